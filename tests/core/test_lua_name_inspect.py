@@ -68,9 +68,11 @@ def test_look_knows_permits_where_the_limit_is_unknown(node, look):
 
 def test_look_lists_at_most_as_many_holders_as_requested(node, look):
     node.redis.set(KEYS.limit, "1 10 60000000")
-    node.redis.zadd(KEYS.lock, {f"client:{number}": now_ms(node) + 60_000 for number in range(10)})
+    until = now_ms(node) + 60_000
+    node.redis.zadd(KEYS.lock, {f"client:{number}": until - number for number in range(10)})
     found = look(most=3)
-    assert (found.kind, found.window, found.held, len(found.claims)) == ("rate limiter", 60.0, 10, 3)
+    assert (found.kind, found.window, found.held) == ("rate limiter", 60.0, 10)
+    assert [claim.owner for claim in found.claims] == ["client:9", "client:8", "client:7"], "the first to end"
 
 
 def test_look_reports_both_modes_of_a_read_write_lock(node, look):
@@ -82,6 +84,7 @@ def test_look_reports_both_modes_of_a_read_write_lock(node, look):
         ("me:1", "write", 2),
         ("me:1", "read", 1),
     ]
+    assert [claim.mode for claim in look(most=1).claims] == ["write"]
 
 
 def test_look_lists_waiters_but_not_those_that_are_dead_or_hold_it(node, look):

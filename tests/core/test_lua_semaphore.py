@@ -598,14 +598,6 @@ def test_refusal_assumes_permits_of_average_size(sem, lasts):
     assert lasts(sem.ask(C, 3)[0], 20_000)
 
 
-def test_permits_that_have_all_run_out_are_dropped_as_a_whole(sem):
-    for i in range(300):
-        sem.ask(b"p:%d" % i, permits=300)
-    sem.redis.zadd(KEYS.lock, {b"p:%d" % i: 1 for i in range(300)})
-    assert sem.ask(A, 300, permits=300)
-    assert sem.slots().keys() == {A}
-
-
 def test_thousands_of_expired_permits_are_removed_for_an_asker_of_as_many(sem):
     """Lua passes at most about 8,000 values to a command."""
     fill(sem, 9_010, lambda i: 1 if i < 9_005 else 10**15)
@@ -791,16 +783,6 @@ def test_success_exchanges_its_slots_or_gets_them_where_it_has_none(sem):
     assert sem.slots() == {A: b"1,2", B: b"0"}
     assert sem.is_sound()
     assert LEASE - 5_000 < left_of(sem, B) <= LEASE
-
-
-def test_success_takes_nothing_from_others_and_keeps_its_slots(sem):
-    sem.ask(A)
-    sem.ask(B)
-    assert sem.confirm(A, b"1") == 0
-    assert sem.slots() == {A: b"0", B: b"1"}
-    sem.expire(B)
-    assert sem.confirm(A, b"1") == 1
-    assert sem.slots() == {A: b"1"}
 
 
 @pytest.mark.parametrize("end", ["roll back", "ask for other slots", "be refused", "expire"])
