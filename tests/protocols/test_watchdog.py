@@ -125,23 +125,6 @@ def test_watchdog_renews_a_hold_that_was_acquired_while_it_slept(toy):
     assert states[0].valid_until == pytest.approx(1010.0 + LEASE - DRIFT)
 
 
-def test_watchdog_ignores_a_hold_that_is_released_while_it_works(toy):
-    states = [take(toy, "a"), take(toy, "b", owner=toy.new_owner(), kind=MUTEX)]
-    toy.now = 1010.5
-
-    def answer(described, effect):
-        if described == "wait":
-            return toy.slept() if effect.until <= toy.now else Stop()
-        gone = states.pop()
-        return toy.codes(*[OURS] * 5, meanwhile=lambda: toy.give_back(gone))
-
-    with pytest.raises(Stop):
-        toy.drive(toy.watchdog(), answer)
-    assert "mutex_renew" not in [command.script.name for command in toy.commands], "no such hold is left"
-    assert list(toy.session.holds) == states
-    assert toy.events == []
-
-
 def test_watchdog_reports_several_losses_and_goes_on(toy):
     gone = [take(toy, "a", lease=2.0), take(toy, "b", lease=2.0)]
     kept = take(toy, "c")

@@ -36,22 +36,6 @@ def test_first_renewal_repairs_a_hold_on_no_more_than_a_quorum_and_the_next_one_
     assert state.valid(toy.now)
 
 
-def test_first_renewals_are_batched_by_kind(toy):
-    owners = [toy.new_owner(), toy.new_owner()]
-    for kind in ("lock", "mutex"):
-        for owner in owners:
-            for i in range(2):
-                options = {"kind": MUTEX} if kind == "mutex" else {}
-                toy.acquire((f"ask {kind}_acquire", toy.all_say(NEW)), name=f"{kind} {i}", owner=owner, **options)
-    toy.now = 1000.5
-    toy.commands.clear()
-    toy.run_watchdog(lambda command: toy.all_say([OURS] * 4))
-    assert sorted((command.script.name, len(command.keys)) for command in toy.commands) == [
-        ("lock_renew", 4),
-        ("mutex_renew", 4),
-    ]
-
-
 # Owners that have ended.
 
 
