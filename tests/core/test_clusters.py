@@ -6,7 +6,6 @@ from binascii import crc_hqx
 import pytest
 
 from redsync._core.clusters import ClusterServer, KeyTagging, masters_in, owner_in, read_cluster, slots_of, tag_of
-from redsync._core.keys import LockKeys
 from redsync._core.scripts import Command, Script
 
 SLOT = 8192
@@ -30,13 +29,6 @@ def test_all_keys_of_a_voter_are_in_its_slot_and_plain_again_without_their_tag(k
     assert slot_of(VOTER.key(key)) == SLOT
     assert VOTER.plain(VOTER.key(key)) == key
     assert PLAIN.plain(PLAIN.key(key)) == key == PLAIN.key(key)
-
-
-@pytest.mark.parametrize("slot", [0, 1, 8192, 16383])
-def test_key_of_a_voter_is_none_that_a_name_could_have(slot):
-    """Scripts know a voter by its keys, so a name must not make one on a plain node."""
-    with pytest.raises(ValueError, match="marks the keys of a cluster's voter"):
-        LockKeys.of(b"", KeyTagging(slot).key(b"x"))
 
 
 def test_command_is_the_same_but_for_its_keys():

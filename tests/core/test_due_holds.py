@@ -46,11 +46,6 @@ def renew(table, at=110.0):
 # Renewals.
 
 
-def test_nothing_is_due_without_holds(table):
-    assert take(table) == []
-    assert table.take_ended(1000.0) == []
-
-
 def test_holds_that_are_due_are_taken_in_the_order_in_which_they_end(table, add):
     late, early, future = add(renew_at=109.0), add(renew_at=108.0, valid_until=129.0), add(renew_at=120.0)
     assert take(table, 107.0) == []

@@ -1,7 +1,5 @@
 """Effects are data, and the traps yield them and check the replies."""
 
-import pickle
-
 import pytest
 
 from redsync._core.effects import Broadcast, Notify, Signal, Tell, Wait, Wakeup, broadcast, notify, signal, tell, wait
@@ -81,17 +79,6 @@ def test_effects_are_values():
     for effect, field in [(WAIT, "until"), (TELL, "deliver_to"), (BROADCAST, "guard"), (WAKEUP, "at")]:
         with pytest.raises(AttributeError):
             setattr(effect, field, 0)
-
-
-def test_effects_have_neutral_defaults():
-    assert (BROADCAST.guard, BROADCAST.deliver_to, BROADCAST.decide, BROADCAST.subscribe) == (0.0, 0, None, None)
-    assert Tell(COMMAND, OWNER).deliver_to == 0
-    assert (Wait(1.0).key, Wait(1.0).enough, Wait(1.0).grace, Wait(1.0).unless) == (None, 1, 0.0, None)
-    assert (Wait(1.0).ask_id, WAKEUP.handed) == (None, 0), "no hand-over"
-
-
-def test_command_is_data_all_through():
-    assert pickle.loads(pickle.dumps(COMMAND)) == COMMAND
 
 
 def test_tally_of_a_broadcast_has_its_options():

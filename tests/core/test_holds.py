@@ -34,29 +34,23 @@ def table(alarm):
 # One hold.
 
 
-def test_hold_is_valid_until_just_before_its_end():
+@pytest.mark.parametrize(
+    ("changes", "at", "valid", "ended"),
+    [
+        ({}, 129.999, True, False),
+        ({}, 130.0, False, True),
+        ({}, math.inf, False, True),
+        ({"lost": "reason"}, 100.0, False, True),
+        ({"live": False}, 100.0, False, False),
+        pytest.param({"live": False}, 130.0, False, False, id="released in time"),
+        ({"live": False, "lost": "reason"}, 100.0, False, True),
+    ],
+)
+def test_hold_is_valid_until_its_end_its_loss_or_its_release_and_has_ended_by_the_first_two(changes, at, valid, ended):
     state = new_state(valid_until=130.0)
-    assert state.valid(129.999)
-    assert not state.valid(130.0)
-    assert not state.valid(math.inf)
-
-
-def test_hold_is_not_valid_once_lost_or_not_live():
-    lost, released = new_state(), new_state()
-    lost.lost = "reason"
-    released.live = False
-    assert not lost.valid(100.0)
-    assert not released.valid(100.0)
-
-
-def test_hold_has_ended_once_lost_or_over_but_not_by_its_release():
-    state = new_state(valid_until=130.0)
-    assert not state.ended(129.999)
-    assert state.ended(130.0)
-    state.live = False
-    assert not state.ended(130.0), "it was released in time"
-    state.lost = "reason"
-    assert state.ended(0.0)
+    for name, value in changes.items():
+        setattr(state, name, value)
+    assert (state.valid(at), state.ended(at)) == (valid, ended)
 
 
 def test_event_of_a_loss_is_short_in_a_log():
@@ -139,9 +133,12 @@ def test_clear_leaves_no_hold_believed(table):
 # Owners that have ended.
 
 
-def test_orphan_is_recorded_and_wakes_the_watchdog_if_it_holds_anything(table, alarm):
+@pytest.mark.parametrize("lost", [None, "reason"])
+def test_orphan_is_recorded_and_wakes_the_watchdog_if_it_holds_anything(table, alarm, lost):
+    """Even a lost hold: nothing else would ever remove it from the table."""
     state = new_state()
     table.add(state)
+    state.lost = lost
     rung = alarm.rung
     table.orphan(state.owner)
     assert list(table.orphans) == [state.owner]
@@ -162,15 +159,6 @@ def test_with_is_open_while_its_context_manager_lives():
     assert state.open_withs == 2
     del managers[0], manager
     assert state.open_withs == 1
-
-
-def test_orphan_with_a_lost_hold_is_recorded_too(table):
-    """Nothing else would ever remove it from the table."""
-    state = new_state()
-    table.add(state)
-    state.lost = "reason"
-    table.orphan(state.owner)
-    assert list(table.orphans) == [state.owner]
 
 
 def test_orphan_without_holds_sets_off_no_alarm(table, alarm):

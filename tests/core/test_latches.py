@@ -105,15 +105,6 @@ def test_call_that_another_confirms_does_not_have_to_go_on():
     assert arrivals.confirms(7, first)
 
 
-def test_interrupted_call_that_another_has_confirmed_is_repeated_by_the_next():
-    """Its caller can't know that it counted, and calls again."""
-    arrivals, state = Arrivals(), LatchState(7, 9)
-    arrivals.begin(state, A, 1)
-    arrivals.note_confirmed(7, arrivals.begin(state, A, 1))
-    arrivals.fail(7, 1)
-    assert arrivals.begin(state, A, 1) == 2
-
-
 def test_new_generation_starts_over_and_late_calls_of_the_old_one_have_no_effect():
     arrivals = Arrivals()
     total = arrivals.begin(LatchState(7, 9), A, 3)

@@ -78,15 +78,6 @@ def test_scripts_work_with_any_name(each, name):
     assert each.node.dump() == {}
 
 
-def test_lock_and_mutex_of_one_name_exclude_each_other(locks, mutexes):
-    locks.acquire(ME)
-    assert mutexes.acquire(OTHER) == WRONG_TYPE
-    locks.release(ME)
-    mutexes.acquire(OTHER)
-    assert locks.acquire(ME) == WRONG_TYPE
-    assert mutexes.holder() == OTHER
-
-
 # Every command may find a value of another type, and may arrive late, twice or not at all.
 
 CALLS = {

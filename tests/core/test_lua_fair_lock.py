@@ -64,25 +64,10 @@ def test_owner_that_gets_a_free_lock_keeps_its_ticket(fair):
     assert fair.line() == [(A, 1), (B, 2)]
 
 
-def test_later_ticket_comes_after_the_head_of_a_free_lock(fair):
-    fair.ask(A)
-    fair.ask(B, 4)
-    fair.release(A)
-    assert fair.ask(C, 5)[1:] == [B, 5, 1]
-    assert fair.holder() is None
-
-
 def test_acquire_that_does_not_wait_takes_no_place(fair):
     fair.ask(A)
     assert fair.ask(B, 3, keep=0)[1:] == [A, 0]
     assert fair.line() == []
-
-
-def test_equal_tickets_are_ordered_by_owner(fair):
-    fair.ask(D)
-    for owner in (C, A, B):
-        fair.ask(owner, 5)
-    assert fair.line() == [(A, 5), (B, 5), (C, 5)]
 
 
 def test_free_lock_is_granted_to_the_head_only(fair):

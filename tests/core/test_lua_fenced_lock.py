@@ -65,14 +65,6 @@ def test_first_token_is_the_nodes_clock(fenced):
     assert LEASE - 2000 < fenced.redis.pttl(KEYS.lock) <= LEASE
 
 
-def test_each_grant_has_the_next_token(fenced):
-    tokens = []
-    for owner in (ME, OTHER, ME):
-        tokens.append(fenced.acquire(owner))
-        fenced.release(owner)
-    assert tokens == [tokens[0], tokens[0] + 1, tokens[0] + 2]
-
-
 def test_token_exceeds_what_the_asker_knows(fenced):
     fenced.redis.set(KEYS.token, 10)
     assert fenced.acquire(known=10) == 11

@@ -3,7 +3,7 @@
 import pytest
 
 from redsync._core.client_records import ClientRecord
-from redsync._core.keys import LatchKeys
+from redsync._core.keys import LatchKeys, LockKeys, client_key
 from redsync._core.permits import SlotKeys
 from redsync._protocols.surveys import (
     NameLook,
@@ -68,31 +68,34 @@ def test_look_knows_permits_where_the_limit_is_unknown(node, look):
 
 def test_look_lists_at_most_as_many_holders_as_requested(node, look):
     node.redis.set(KEYS.limit, "1 10 60000000")
-    node.redis.zadd(KEYS.lock, {f"client:{number}": now_ms(node) + 60_000 for number in range(10)})
+    until = now_ms(node) + 60_000
+    node.redis.zadd(KEYS.lock, {f"client:{number}": until - number for number in range(10)})
     found = look(most=3)
-    assert (found.kind, found.window, found.held, len(found.claims)) == ("rate limiter", 60.0, 10, 3)
+    assert (found.kind, found.window, found.held) == ("rate limiter", 60.0, 10)
+    assert [claim.owner for claim in found.claims] == ["client:9", "client:8", "client:7"], "the first to end"
 
 
 def test_look_reports_both_modes_of_a_read_write_lock(node, look):
     until = now_ms(node) + 60_000
-    node.redis.zadd(KEYS.lock, {"w:me:1": -(until + 1 / 1024), "r:me:1": until, "r:dead:1": 5})
+    node.redis.zadd(KEYS.lock, {"w:me:1": -(until + 1 / 1024), "r:me:1": until, "r:dead:1": 5, "w:dead:1": -5})
     found = look()
     assert found.kind == "read-write lock"
     assert [(claim.owner, claim.mode, claim.hold_count) for claim in found.claims] == [
         ("me:1", "write", 2),
         ("me:1", "read", 1),
     ]
+    assert [claim.mode for claim in look(most=1).claims] == ["write"]
 
 
 def test_look_lists_waiters_but_not_those_that_are_dead_or_hold_it(node, look):
     node.redis.hset(KEYS.lock, f"{ME}:5", 1)
     node.redis.pexpire(KEYS.lock, 60_000)
-    node.redis.zadd(KEYS.queue, {ME: 1, "b:2": 3, "a:1": 2, "dead:1": 0, "writer:1": 1 - 2**52})
+    node.redis.zadd(KEYS.queue, {ME: 1, "b:2": 4, "a:1": 2, "dead:1": 0, "writer:1": 3 - 2**52})
     places = {ME: 60_000, "b:2": 60_000, "a:1": 60_000, "dead:1": -1, "writer:1": 60_000}
     for owner, lasts in places.items():
         node.redis.hset(KEYS.places, owner, f"{now_ms(node) + lasts} 5 1 0 channel")
     found = look()
-    assert [waiter.owner for waiter in found.waiters] == ["writer:1", "a:1", "b:2"]
+    assert [waiter.owner for waiter in found.waiters] == ["a:1", "writer:1", "b:2"]
     assert found.waiting == 3
 
 
@@ -100,7 +103,8 @@ def test_look_reports_a_latch_beside_a_mutex(node, look):
     node.redis.set(KEYS.lock, "value", px=60_000)
     node.redis.hset(LATCH.latch, mapping={"generation": 1, "size": 5, "one": 2, "two": 1, "life": 1_790_000_000_000})
     found = look()
-    assert (found.kind, found.claims[0].owner) == ("mutex", "value")
+    assert (found.kind, found.claims[0].owner, found.claims[0].hold_count) == ("mutex", "value", 1)
+    assert 0 < found.claims[0].remaining <= 60
     assert (found.latch.size, found.latch.left, found.latch.remaining) == (5, 2, None)
 
 
@@ -142,3 +146,100 @@ def test_every_key_that_shows_a_name_is_found(prefix, name, node):
     found = {key for pattern in key_patterns(prefix, b"*") for key in node.redis.scan_iter(pattern)}
     assert found == set(keys)
     assert {name_of_key(prefix, key) for key in keys} == {name}
+
+
+# Locks and mutexes of scripts, as programs look at them.
+
+
+EVERYTHING = LockKeys.of(PREFIX, NAME).everything
+OWNER = f"{CLIENT}:7:1".encode()
+"""A claim of that client."""
+
+
+def holders(claims):
+    """Return the kind of the name, and the claims there: claim, count, mode, remaining ms, record."""
+    return claims.inspect()[:2]
+
+
+def test_inspect_reports_a_claim_without_expiry(locks):
+    locks.put(OWNER)
+    assert holders(locks) == [b"lock", [[OWNER, 1, b"", -1, b""]]]
+
+
+@pytest.mark.parametrize("value", [b"\0any value\xff", b"x" * 1000])
+def test_inspect_takes_a_foreign_string_for_a_mutex_of_its_writer(mutexes, value):
+    """Such as those of redlock-py: nothing distinguishes them from other strings."""
+    mutexes.put(value)
+    assert holders(mutexes) == [b"mutex", [[value, 1, b"", -1, b""]]]
+
+
+# The client behind the holder.
+
+
+def announce(claims, client=CLIENT):
+    claims.node.run("client_announce", (client_key(client),), b"a record", 65_000)
+
+
+def record(claims):
+    return holders(claims)[1][0][4]
+
+
+def test_inspect_shows_the_record_of_the_holders_client(claims):
+    claims.acquire(OWNER)
+    assert record(claims) == b"", "nothing is known yet"
+    announce(claims)
+    assert record(claims) == b"a record"
+    assert holders(claims)[1][0][0] == OWNER
+
+
+def test_inspect_shows_no_record_of_another_client(claims):
+    claims.acquire(OWNER)
+    announce(claims, CLIENT.replace("2", "3"))
+    assert record(claims) == b""
+
+
+@pytest.mark.parametrize("owner", [b"any value", b"", b":7", f"{CLIENT}:".encode(), f" {CLIENT}:7:1".encode()])
+def test_inspect_looks_for_no_record_of_a_foreign_claim(claims, owner):
+    claims.put(owner)
+    announce(claims, "")
+    announce(claims)
+    assert record(claims) == b""
+
+
+def test_inspect_ignores_a_record_of_another_type(claims):
+    claims.acquire(OWNER)
+    claims.redis.rpush(client_key(CLIENT), "a record")
+    assert record(claims) == b""
+
+
+def test_inspect_lists_the_waiters_that_have_waited_longest(locks):
+    locks.acquire()
+    for i in range(150):
+        locks.queue(b"client-%03d:1" % i, waited=150_000 - 1000 * i)
+    _, _, _, waiters, waiting, *_ = locks.inspect()
+    assert ([owner for owner, _ in waiters], waiting) == ([b"client-%03d" % i for i in range(100)], 150)
+
+
+def test_inspect_for_holders_alone_counts_no_waiters_and_reads_no_records(locks):
+    locks.acquire(OWNER)
+    announce(locks)
+    locks.queue(b"client-b:2")
+    _, [[*_, record]], _, waiters, waiting, *_ = locks.node.run("name_inspect", EVERYTHING, 1, 0, 1)
+    assert (record, waiters, waiting) == (b"", [], 0)
+
+
+@pytest.mark.parametrize("limit", [b"1 4", b"1 4 60000000"])
+def test_look_by_a_program_lists_no_permits(locks, limit):
+    locks.redis.set(KEYS.limit, limit)
+    locks.redis.zadd(KEYS.lock, {OWNER: 4_000_000_000_000})
+    kind, claims, held, *_ = locks.inspect()
+    assert (kind, claims, held) == (b"rate limiter" if b"6" in limit else b"semaphore", [], 0)
+
+
+def test_inspect_changes_nothing(locks, lasts):
+    locks.acquire(lease=20_000)
+    locks.queue(b"client-b:2")
+    before = locks.node.dump()
+    locks.inspect()
+    assert locks.node.dump() == before
+    assert lasts(locks.left(), 20_000)

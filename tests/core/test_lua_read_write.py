@@ -55,10 +55,6 @@ class Scripts(Claims):
         words = [1] if guarded else []
         return self.node.run("read_write_lock_renew", (KEYS.lock,), claim_of(mode, owner), count, lease, *words)[0]
 
-    def look(self, most=100):
-        kind, holders, held, waiters, *_ = self.node.run("name_inspect", KEYS.everything, most, 100, 1)
-        return kind, [words[:4] for words in holders], held, [owner for owner, _ in waiters]
-
     def claims(self):
         """Return the claims by mode and owner: the count, and how long each lasts from now."""
         now, found = self.now(), {}
@@ -239,7 +235,7 @@ def test_foreign_value_is_left_unchanged(rw, mode, what):
     assert rw.ask(mode) == rw.queue(mode, ME) == rw.again(mode) == 0
     assert rw.renew(mode) == (-1 if what == "a string" else 0)
     assert rw.release(mode) == rw.abandon(mode) == 0
-    assert rw.look()[0] == (b"mutex" if what == "a string" else b"zset")
+    assert rw.inspect()[0] == (b"mutex" if what == "a string" else b"zset")
     assert rw.node.dump() == before
 
 
@@ -291,13 +287,6 @@ def test_refusal_reports_the_number_of_waiters_before(rw):
     assert rw.queue("read", OWNERS[5])[2] >= 3
 
 
-def test_places_end_by_themselves(rw, lasts):
-    rw.ask("write", ME)
-    rw.queue("read", OTHER)
-    assert lasts(rw.left(KEYS.queue), PLACE)
-    assert lasts(rw.left(KEYS.places), PLACE)
-
-
 # Handing over.
 
 
@@ -345,18 +334,6 @@ def test_writer_gets_it_for_the_lease_in_its_ask_id(rw, heard, lasts):
     assert heard() == [said(OTHER, 7)]
     ((member, (count, left)),) = rw.claims().items()
     assert (member, count, lasts(left, 60_000)) == (b"w:" + OTHER, 1, True)
-
-
-def test_writers_are_served_one_by_one_in_their_order(rw, heard):
-    rw.ask("write", ME)
-    for waited, owner in [(1_000, OTHER), (3_000, THIRD), (2_000, FOURTH)]:
-        rw.queue("write", owner, waited=waited)
-    served = ME
-    for owner in (THIRD, FOURTH, OTHER):
-        rw.release("write", served)
-        assert rw.holders() == {b"w:" + owner}
-        assert heard() == [said(owner)]
-        served = owner
 
 
 @pytest.mark.parametrize(("released", "kept"), [("write", {b"r:" + ME, b"r:" + OTHER}), ("read", {b"w:" + ME})])
@@ -593,27 +570,6 @@ def test_rollback_that_a_node_refuses_is_an_error(rw, mode, leave):
     assert rw.holders() == set()
 
 
-def test_look_lists_the_holders_that_have_not_expired(rw):
-    def modes():
-        return [words[2] for words in rw.look()[1]]
-
-    assert modes() == []
-    rw.ask("write", ME)
-    rw.ask("read", ME)
-    assert modes() == [b"w", b"r"]
-    rw.expire(b"w:" + ME)
-    assert modes() == [b"r"]
-    rw.expire(b"r:" + ME)
-    assert modes() == []
-
-
-def test_look_lists_the_requested_number_of_readers_and_counts_the_others(rw):
-    for i in range(5):
-        rw.ask("read", OWNERS[i], lease=10_000 + 1_000 * i)
-    _, holders, held, _ = rw.look(most=2)
-    assert ([words[0] for words in holders], held) == (OWNERS[:2], 5)
-
-
 @pytest.mark.parametrize("most_waiters", [0, 100])
 def test_look_walks_only_the_ends_of_a_crowd_of_readers(rw, most_waiters):
     rw.redis.zadd(KEYS.lock, {f"r:client-{i}:1": rw.now() + LEASE for i in range(1_000)})
@@ -658,16 +614,3 @@ def test_earlier_claims_of_the_owner_keep_neither_itself_out_nor_others_in(rw):
     rw.release("read", OTHER)
     assert rw.ask("write", ME) == NEW
     assert rw.ask("read", OTHER)[1] == ME
-
-
-def test_inspect_lists_holders_with_their_modes_and_waiters_by_arrival(rw):
-    rw.ask("write", ME, count=2)
-    rw.ask("read", ME)
-    rw.queue("read", OTHER, waited=2_000)
-    rw.queue("write", THIRD, waited=3_000)
-    rw.queue("write", FOURTH, waited=1_000)
-    kind, holders, _, waiters = rw.look()
-    assert kind == b"read-write lock"
-    assert [words[:3] for words in holders] == [[ME, 2, b"w"], [ME, 1, b"r"]]
-    assert all(LEASE - SLACK < words[3] <= LEASE for words in holders)
-    assert waiters == [waiter_of(claim) for claim in (THIRD, OTHER, FOURTH)]

@@ -57,12 +57,6 @@ def test_voter_remembers_by_the_record_under_its_tag_alone(voter):
     assert voter.run(*ask) == 1
 
 
-def test_renewal_writes_the_record_under_its_tag(voter):
-    assert voter.run("lock_renew", LOCK[:1], ME, 1, LEASE, 1) == [1]
-    assert voter.redis.get(BIRTH).startswith(b"newborn ")
-    assert not voter.redis.exists(PLAIN_BIRTH)
-
-
 def test_inspection_finds_the_record_of_the_client_under_the_tag(voter):
     client = "285475da-9152-4c83-822a-67ee2f116a79"
     voter.run("client_announce", [TAGGING.key(client_key(client))], b"record", LEASE)

@@ -114,19 +114,11 @@ EVENTS = [
 
 
 @pytest.mark.parametrize("event", EVENTS)
-def test_event_is_frozen_and_small(event):
-    field = event._fields[0]
+def test_event_is_a_frozen_and_small_value(event):
     with pytest.raises(AttributeError):
-        setattr(event, field, "other")
-    with pytest.raises((AttributeError, TypeError)):
-        event.something_else = 1
+        setattr(event, event._fields[0], "other")
     assert not hasattr(event, "__dict__")
-
-
-@pytest.mark.parametrize("event", EVENTS)
-def test_events_are_compared_by_value(event):
-    assert copy.copy(event) == event
-    assert pickle.loads(pickle.dumps(event)) == event
+    assert copy.copy(event) == event == pickle.loads(pickle.dumps(event))
     assert len({event, copy.copy(event)}) == 1
 
 

@@ -407,7 +407,9 @@ GARBAGE = [
     {},
     1.5,
     [None],
+    [None] * 4,
     [1, 2, 3],
+    [b"a", 1, [], 5],
     True,
     ["x", "y"],
     b"\x02",
@@ -415,26 +417,6 @@ GARBAGE = [
     [5, 7],
     [5, [1]],
 ]
-
-
-@pytest.fixture
-def believed(make_toy):
-    """Return a function that returns which replies of unknown shape are taken for answers; none may be.
-
-    A reply that no script of ours gives says nothing: neither that we hold a claim nor that we don't. The function
-    takes another one, which returns the steps that get these replies.
-    """
-
-    def believed(begin):
-        found = []
-        for garbage in GARBAGE:
-            toy = make_toy()
-            tally = toy.perform(toy.start(begin(toy)), toy.all_say(garbage))
-            if not tally.without_quorum:
-                found.append((garbage, tally.choices[0]))
-        return found
-
-    return believed
 
 
 @pytest.fixture

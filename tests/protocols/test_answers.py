@@ -1,5 +1,6 @@
 """Replies to an acquire: each known shape is read, and everything else is refused; and what lost rounds mean."""
 
+from functools import partial
 from itertools import product
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from redsync._core.effects import Broadcast
 from redsync._core.quorum import Choice, Tally, thoroughly
 from redsync._core.scripts import Command, Script
+from redsync._protocols import lock
 from redsync._protocols.answers import (
     EXISTING,
     NEW,
@@ -20,8 +22,17 @@ from redsync._protocols.answers import (
     refusals_of_owners,
     type_error,
 )
+from redsync._protocols.fenced_lock import FENCED_LOCK, Fence, FencedClaim
+from redsync._protocols.holding import release
+from redsync._protocols.latch import Latch, count_left
+from redsync._protocols.lock import LOCK
+from redsync._protocols.renewal import extend
+from redsync._protocols.semaphore import available
+from redsync._protocols.surveys import force_release, is_held
 from redsync.exceptions import KeyTypeError, QuorumError
 from tests.protocols.conftest import GARBAGE
+from tests.support.latch_clients import KEYS
+from tests.support.slots import ToySemaphore
 
 COMMAND = Command(Script.load("name_inspect"), (), ())
 READERS = [read_by_arrival, read_by_ticket]
@@ -54,6 +65,34 @@ def test_queue_without_tickets_reports_none():
         read_by_arrival([20, b"a", 7, 3])
     with pytest.raises(ValueError, match="the reply to an acquire"):
         read_by_ticket([20, b"a"])
+
+
+PROTOCOLS = {
+    "acquire": lambda toy: toy.acquiring(timeout=0.0),
+    "re-entry": lambda toy: toy.take() and lock.acquire(toy.session, toy.request(timeout=0.0), toy.now),
+    "release": lambda toy: release(toy.session, toy.take(), toy.now),
+    "extension": lambda toy: extend(toy.session, toy.take(), None, toy.now),
+    "fenced lock": lambda toy: toy.acquiring(claims=partial(FencedClaim, fence=Fence(toy.keys)), kind=FENCED_LOCK),
+    "semaphore": lambda toy: ToySemaphore(toy).steps(),
+    "look at a semaphore": lambda toy: available(toy.session, ToySemaphore(toy).pool, toy.owner),
+    "look": lambda toy: is_held(toy.session, LOCK, "x", toy.keys, toy.owner),
+    "forced release": lambda toy: force_release(toy.session, LOCK, "x", toy.keys, toy.owner),
+    "latch": lambda toy: count_left(toy.session, Latch("x", KEYS, 60.0), toy.owner, toy.now),
+}
+FURTHER = {"fenced lock": (1, 2, -1, -2, [1, 7], [2, 7], 7.0), "semaphore": ([b"1,2", b""], [b"1"]), "latch": (1,)}
+"""Replies that other protocols take for answers."""
+GENUINE = {"latch": ([5, 7], [1, 2, 3])}
+"""Generation, size, and since when the node remembers."""
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_garbage_is_a_failed_vote(make_toy, protocol):
+    """A reply that no script of ours gives says nothing: neither that we hold a claim nor that we don't."""
+    for reply in (*GARBAGE, *FURTHER.get(protocol, ())):
+        if reply not in GENUINE.get(protocol, ()):
+            toy = make_toy()
+            tally = toy.perform(toy.start(PROTOCOLS[protocol](toy)), toy.all_say(reply))
+            assert tally.without_quorum, reply
 
 
 # The meaning of rounds.

@@ -21,17 +21,7 @@ from tests.support.toy_replies import NEW, SPLIT, WRONG_TYPE, A, B, held, won
 LEASE, DRIFT = 30.0, 0.302
 
 
-@pytest.mark.parametrize(
-    ("guard", "lease", "expected"),
-    [
-        (0.0, None, 0.0),
-        (0.0, 600.0, 0.0),  # Not guarded at all.
-        (30.0, None, 30.0),
-        (30.0, 10.0, 30.0),
-        (30.0, 600.0, 600.0),  # Others may believe for as long.
-        (45.0, 40.0, 45.0),
-    ],
-)
+@pytest.mark.parametrize(("guard", "lease", "expected"), [(0.0, None, 0.0), (30.0, None, 30.0), (30.0, 600.0, 600.0)])
 @pytest.mark.parametrize("crowded", [False, True])
 def test_acquire_asks_only_nodes_that_remember_for_long_enough(make_toy, guard, lease, expected, crowded):
     toy = make_toy(restart_guard=guard)
@@ -137,15 +127,6 @@ def test_key_of_another_type_is_an_error_at_once_even_when_blocking(toy):
         toy.acquire(("ask lock_acquire", toy.all_say(WRONG_TYPE)), "tell lock_abandon")
     assert caught.value.name == "x"
     assert len(caught.value.votes) == 5
-
-
-def test_foreign_values_on_a_minority_are_harmless(toy):
-    assert toy.acquire(("ask lock_acquire", toy.answers(WRONG_TYPE, WRONG_TYPE, NEW, NEW, NEW)))
-
-
-def test_foreign_values_beside_a_holder_are_not_an_error(toy):
-    answers = toy.answers(WRONG_TYPE, held(), held(), held(), held())
-    assert toy.acquire(("ask lock_acquire", answers), "tell lock_abandon", timeout=0.0) is None
 
 
 def test_foreign_values_that_alone_keep_the_lock_away_are_an_error(toy):

@@ -6,8 +6,7 @@ import pytest
 
 from redsync._core.observing import HoldLost
 from redsync._core.timing import milliseconds
-from redsync._protocols.holding import check, give_back, lose, release, rollback, rollback_of, tell_end, wait_end
-from redsync._protocols.lock import LOCK
+from redsync._protocols.holding import check, give_back, lose, release, tell_end, wait_end
 from redsync._protocols.mutex import MUTEX
 from redsync._protocols.renewal import extend, renew
 from redsync.exceptions import LeaseLostError, NotOwnedError
@@ -58,18 +57,18 @@ def test_release_is_pending_for_all_nodes_that_may_keep_the_claim(toy):
     assert toy.asked[-1].deliver_until == pytest.approx(1000.0 + KEPT)
 
 
-def test_release_is_pending_until_the_nodes_forget_a_claim_that_max_hold_ended_early(toy):
-    state = toy.take(max_hold=5.0)
-    run_release(toy, state, ("ask lock_release", toy.all_say(HAD)))
-    assert toy.asked[-1].deliver_until >= 1000.0 + LEASE - 0.001
-
-
-def test_loss_by_max_hold_is_pending_until_the_nodes_forget_the_claim(toy):
-    state = toy.take(max_hold=5.0)
-    toy.now = 1005.0
-    with pytest.raises(LeaseLostError):
-        run_release(toy, state, *LOSS)
-    assert toy.told[-1].deliver_until >= 1000.0 + LEASE - 0.001
+def test_release_and_loss_are_pending_until_the_nodes_forget_a_claim_that_max_hold_ends_early(make_toy):
+    for over in (False, True):
+        toy = make_toy()
+        state = toy.take(max_hold=5.0)
+        if over:
+            toy.now = 1005.0
+            with pytest.raises(LeaseLostError):
+                run_release(toy, state, *LOSS)
+        else:
+            run_release(toy, state, ("ask lock_release", toy.all_say(HAD)))
+        ended = toy.told[-1] if over else toy.asked[-1]
+        assert ended.deliver_until >= 1000.0 + LEASE - 0.001
 
 
 def test_release_raises_the_loss_if_no_quorum_had_us(toy):
@@ -139,7 +138,7 @@ def test_release_of_one_of_several_holds_raises_the_loss_for_each(toy):
     with pytest.raises(LeaseLostError):
         run_release(toy, state, ("ask lock_release", toy.all_say(HAD_NOT)), *LOSS)
     assert (state.count, len(toy.session.holds)) == (1, 1)
-    with pytest.raises(LeaseLostError):
+    with pytest.raises(LeaseLostError, match=state.lost):
         run_release(toy, state)
     assert (state.count, len(toy.session.holds)) == (0, 0)
 
@@ -172,27 +171,23 @@ def test_release_of_an_expired_hold_drops_it_and_raises_the_loss(toy):
     assert not state.live
 
 
-def test_release_of_a_lost_hold_asks_no_node_and_raises_for_each_of_its_holds(toy):
-    state = toy.take(holds=2)
-    state.lost = "an earlier reason"
-    for left in (1, 0):
-        with pytest.raises(LeaseLostError, match="an earlier reason"):
-            run_release(toy, state)
-        assert state.count == left
-    assert len(toy.session.holds) == 0
-
-
 def test_release_waits_for_nodes_no_longer_than_a_round(toy):
     state = toy.take(lease=2.0)
     run_release(toy, state, ("ask lock_release", toy.all_say(HAD)))
     assert toy.asked[-1].timeout == pytest.approx(0.1)
 
 
-def test_interrupted_release_reaches_the_nodes_all_the_same(toy):
+def sleep(toy, state, timeout=None, released=lambda: False):
+    """Sleep until the hold ends, like `Hold.wait_lost`, perhaps in another thread."""
+    return wait_end(state, released, toy.now, timeout)
+
+
+def test_interrupted_release_reaches_the_nodes_all_the_same_and_wakes_sleepers(toy):
     state = toy.take()
+    toy.start(sleep(toy, state))
     script = [("ask lock_release", toy.all_say(HAD))]
     cleanup = toy.interrupt(release(toy.session, state, toy.now), script, 0)
-    assert cleanup[0] == "tell lock_abandon, leave", "passes on the wake-up that the release would have been"
+    assert cleanup == ["tell lock_abandon, leave", "signal"], "a wake-up on the nodes too, as by the release"
     assert toy.told[-1].deliver_to == ALL
     assert toy.told[-1].deliver_until == pytest.approx(1000.0 + KEPT)
     assert len(toy.session.holds) == 0
@@ -207,30 +202,13 @@ def test_release_of_one_of_several_holds_interrupted_keeps_the_others(toy):
     assert list(toy.session.holds) == [state]
 
 
-def watch(toy, state, timeout=None):
-    """Begin to sleep until the hold ends, as another thread would."""
-    return toy.start(wait_end(state, lambda: False, toy.now, timeout))
-
-
-def test_release_wakes_sleepers_that_wait_for_the_end(toy):
-    state = toy.take()
-    watch(toy, state)
+@pytest.mark.parametrize("holds", [1, 2])
+def test_release_wakes_sleepers_that_wait_for_the_end(toy, holds):
+    """Of this acquisition, even if it is one of several."""
+    state = toy.take(holds=holds)
+    toy.start(sleep(toy, state))
     run_release(toy, state, ("ask lock_release", toy.all_say(HAD)), "signal")
     assert toy.effects[-1].key == state.end_key
-
-
-def test_release_of_one_of_several_holds_lets_sleepers_look_again(toy):
-    """One of them may wait for the end of this very acquisition."""
-    state = toy.take(holds=2)
-    watch(toy, state)
-    run_release(toy, state, ("ask lock_release", toy.all_say(HAD)), "signal")
-
-
-def test_interrupted_release_wakes_sleepers_that_wait_for_the_end(toy):
-    state = toy.take()
-    watch(toy, state)
-    cleanup = toy.interrupt(release(toy.session, state, toy.now), [("ask lock_release", toy.all_say(HAD))], 0)
-    assert cleanup == ["tell lock_abandon, leave", "signal"]
 
 
 # Releasing on behalf of the owner.
@@ -267,7 +245,7 @@ def test_interrupted_give_back_reaches_the_nodes_all_the_same(toy):
 
 def test_give_back_wakes_sleepers_that_wait_for_the_end(toy):
     state = toy.take(kind=MUTEX)
-    watch(toy, state)
+    toy.start(sleep(toy, state))
     toy.play(give_back(toy.session, state), "tell lock_release", "signal")
 
 
@@ -303,20 +281,7 @@ def test_check_of_an_expired_hold_reports_the_loss_once(toy):
         toy.play(check(state, 1000.0))
 
 
-# Replies of unknown shape.
-
-
-@pytest.mark.parametrize("verb", [release, lambda session, state, now: extend(session, state, None, now)])
-def test_garbage_is_not_an_answer_to_a_release_or_an_extension(believed, verb):
-    assert believed(lambda toy: verb(toy.session, toy.take(), toy.now)) == []
-
-
 # Rolling back.
-
-
-def sleep(toy, state, timeout=None, released=lambda: False):
-    """Sleep until the hold ends, like `Hold.wait_lost`."""
-    return wait_end(state, released, toy.now, timeout)
 
 
 @pytest.mark.parametrize(("seconds", "expected"), [(30.0, 30_000), (0.0001, 1), (1.0001, 1_001), (0.0, 0), (2, 2_000)])
@@ -324,26 +289,6 @@ def test_milliseconds_are_whole_and_rounded_up(seconds, expected):
     result = milliseconds(seconds)
     assert result == expected
     assert type(result) is int
-
-
-@pytest.mark.parametrize("kind", [LOCK, MUTEX])
-@pytest.mark.parametrize("leave", [False, True])
-def test_rollback_is_for_the_owner_and_all_keys(toy, kind, leave):
-    effect = rollback(kind, toy.keys, toy.owner, toy.owner.claim(1), leave=leave, deliver_to=0b101, deliver_until=7.0)
-    assert effect.command.script is kind.abandon
-    assert effect.command.keys == toy.keys.all
-    assert effect.command.args == (toy.owner.claim(1), int(leave))
-    assert (effect.owner, effect.deliver_to, effect.deliver_until) == (toy.owner, 0b101, 7.0)
-
-
-@pytest.mark.parametrize("leave", [False, True])
-def test_rollback_of_a_hold_reaches_all_nodes_that_may_keep_the_claim(toy, leave):
-    state = toy.take(kind=MUTEX)
-    state.note_sent(ALL, 1044.0)
-    expected = rollback(
-        MUTEX, toy.keys, toy.owner, toy.owner.claim(1), leave=leave, deliver_to=ALL, deliver_until=1044.0
-    )
-    assert rollback_of(state, leave=leave) == expected
 
 
 def test_tell_end_signals_only_if_a_caller_sleeps(toy):
@@ -384,7 +329,7 @@ def test_loss_is_reported_even_after_an_interruption(make_toy):
     for at, cleanup in [(0, ["signal", "notify HoldLost"]), (1, ["notify HoldLost"])]:
         toy = make_toy()
         state = toy.take()
-        toy.start(sleep(toy, state, None))
+        toy.start(sleep(toy, state))
         script = ["tell lock_abandon, leave", "signal", "notify HoldLost"]
         done = toy.interrupt(lose(state, "a reason"), script, at)
         assert [step for step in done if not step.startswith("tell")] == cleanup
@@ -396,7 +341,7 @@ def test_loss_is_reported_even_after_an_interruption(make_toy):
 def test_wait_end_sleeps_until_the_validity_is_over_and_reports_the_loss(toy):
     state = toy.take(lease=2.0)
     end = state.valid_until
-    toy.play(sleep(toy, state, None), ("wait for end", toy.slept()), *LOSS)
+    toy.play(sleep(toy, state), ("wait for end", toy.slept()), *LOSS)
     assert toy.waits[0].until == end
     assert toy.waits[0].key == state.end_key
     assert state.lost
@@ -421,38 +366,26 @@ def test_wait_end_goes_on_while_the_hold_is_renewed(toy):
     assert toy.now == pytest.approx(1060.001)
 
 
-def test_wait_end_returns_when_the_hold_is_released(toy):
-    state = toy.take()
+@pytest.mark.parametrize(
+    ("holds", "ours"),
+    [
+        pytest.param(1, False, id="the only acquisition"),
+        pytest.param(2, True, id="this one of two"),
+        pytest.param(2, False, id="the other one of two"),
+    ],
+)
+def test_wait_end_returns_when_its_acquisition_is_released_and_goes_on_when_another_is(toy, holds, ours):
+    state, done = toy.take(holds=holds), []
 
     def released():
+        done.append(ours)
         toy.play(release(toy.session, state, toy.now), ("ask lock_release", toy.all_say(1)), "signal")
 
-    toy.play(sleep(toy, state, None), ("wait for end", toy.slept(0.1, meanwhile=released)))
-    assert state.lost is None
-
-
-def test_wait_end_returns_when_this_acquisition_is_released_although_others_are_not(toy):
-    state, done = toy.take(holds=2), []
-
-    def released():
-        done.append(True)
-        toy.play(release(toy.session, state, toy.now), ("ask lock_release", toy.all_say(1)), "signal")
-
-    steps = sleep(toy, state, released=lambda: bool(done))
-    toy.play(steps, ("wait for end", toy.slept(0.1, meanwhile=released)))
-    assert state.valid(toy.now)
-    assert state.lost is None
-
-
-def test_wait_end_goes_on_when_another_acquisition_is_released(toy):
-    state = toy.take(holds=2)
-
-    def released():
-        toy.play(release(toy.session, state, toy.now), ("ask lock_release", toy.all_say(1)), "signal")
-
-    steps = sleep(toy, state, 0.5)
-    toy.play(steps, ("wait for end", toy.slept(0.1, meanwhile=released)), ("wait for end", toy.slept()))
-    assert state.end_waiters == 0
+    goes_on = holds == 2 and not ours
+    script = [("wait for end", toy.slept(0.1, meanwhile=released)), *[("wait for end", toy.slept())] * goes_on]
+    toy.play(sleep(toy, state, 0.5 if goes_on else None, released=lambda: any(done)), *script)
+    assert state.valid(toy.now) == (holds == 2)
+    assert (state.lost, state.end_waiters) == (None, 0)
 
 
 def test_wait_end_of_a_released_acquisition_does_not_report_the_others_loss(toy):
@@ -468,14 +401,14 @@ def test_wait_end_of_an_ended_hold_does_not_sleep(toy):
     toy.play(lose(lost, "a reason"), *LOSS)
     toy.give_back(released)
     for state in (lost, released):
-        toy.play(sleep(toy, state, None))
+        toy.play(sleep(toy, state))
     assert toy.waits == []
 
 
 def test_wait_end_looks_again_once_the_driver_listens(toy):
     """A signal before that instant is not heard."""
     state = toy.take()
-    effect = toy.start(sleep(toy, state, None))
+    effect = toy.start(sleep(toy, state))
     assert effect.unless() is False
     state.lost = "a reason"
     assert effect.unless() is True
@@ -485,7 +418,7 @@ def test_wait_end_looks_again_once_the_driver_listens(toy):
 
 def test_wait_end_interrupted_leaves_no_watcher(toy):
     state = toy.take()
-    toy.interrupt(sleep(toy, state, None), [("wait for end", toy.slept())], 0)
+    toy.interrupt(sleep(toy, state), [("wait for end", toy.slept())], 0)
     assert state.end_waiters == 0
     toy.give_back(state)
 
@@ -493,6 +426,6 @@ def test_wait_end_interrupted_leaves_no_watcher(toy):
 def test_all_sleepers_are_woken_by_one_signal(toy):
     state = toy.take()
     for _ in range(3):
-        toy.start(sleep(toy, state, None))
+        toy.start(sleep(toy, state))
     assert state.end_waiters == 3
     toy.play(lose(state, "a reason"), "tell lock_abandon, leave", "signal", "notify HoldLost")

@@ -8,7 +8,7 @@ from redsync._core.permits import Limit, SlotKeys
 from redsync._protocols.claims import AcquireRequest
 from redsync._protocols.holding import release
 from redsync._protocols.renewal import renew
-from redsync._protocols.semaphore import SEMAPHORE, Pool, acquire, available, limit_of, resize
+from redsync._protocols.semaphore import SEMAPHORE, Pool, acquire, limit_of, resize
 from tests.simulation.stores import execute
 
 KEYS = SlotKeys.of(b"redsync:", b"x")
@@ -80,19 +80,6 @@ def test_released_permits_beyond_the_limit_make_room_one_for_one(world):
     assert newcomer.take() is None
 
 
-def test_permit_beyond_the_limit_keeps_one_from_being_granted_as_long_as_it_is_held(world):
-    old = Program(world)
-    old.take(start=0.9)
-    Program(world).resize(3)
-    newcomers = [Program(world) for _ in range(3)]
-    assert [bool(program.take(start=start)) for program, start in zip(newcomers, (0.9, 0.9, 0.0), strict=True)] == [
-        True,
-        True,
-        False,
-    ]
-    assert world.run(available(old.session, old.pool, old.owner)) == 0
-
-
 def test_limit_lowered_again_during_an_acquire_also_counts_the_permits_beyond_it(world):
     """The round shows nothing beyond the earlier limit, and so it says nothing of the later one."""
     for start, nodes in (0.3, (0, 1)), (0.4, (1, 2)), (0.5, (0, 2)):
@@ -135,24 +122,6 @@ def test_limit_lowered_after_the_grants_outlives_a_rolling_restart(world):
     forget_one_by_one(world, holder)
     assert limits(world) == [2, 2, 2]
     assert [bool(Program(world).take()) for _ in range(2)] == [True, False]
-
-
-def test_limit_that_some_node_still_knows_is_restored_by_a_look(world):
-    Program(world).resize(2)
-    world.stores[0].flush()
-    world.stores[1].flush()
-    assert Program(world).limit == 2
-    assert limits(world) == [2, 2, 2]
-
-
-def test_limit_that_some_node_still_knows_is_restored_by_a_refused_ask(world):
-    Program(world).resize(1)
-    assert Program(world).take((0, 1, 2), (0, 1, 2))
-    waiter = Program(world)
-    assert waiter.take() is None
-    execute(world.stores[2], b"DEL", KEYS.limit)
-    assert waiter.take() is None
-    assert limits(world) == [1, 1, 1]
 
 
 def test_later_resize_is_not_undone_by_an_object_that_remembers_an_earlier_one(world):
@@ -214,13 +183,6 @@ def test_limit_of_absurd_size_does_not_spread_from_one_node(world, text):
     assert limits(world) == [10, 10, 10]
     Program(world).resize(3)
     assert limits(world) == [3, 3, 3]
-
-
-def test_nodes_that_all_believe_in_the_same_absurd_limit_are_corrected(world):
-    for store in world.stores:
-        execute(store, b"SET", KEYS.limit, VOID)
-    assert Program(world).take()
-    assert limits(world) == [10, 10, 10]
 
 
 @pytest.mark.parametrize("years", [-3, 3])

@@ -111,11 +111,6 @@ def test_finished_acquire_wakes_the_one_that_may_ask_instead(toy, queues, anothe
     assert toy.effects[-1].key == b"behind"
 
 
-def test_acquire_interrupted_when_it_wakes_the_next_does_so_again(toy, another):
-    script = [("ask lock_acquire", toy.all_say(NEW, meanwhile=another)), "signal"]
-    assert toy.interrupt(toy.acquiring(), script, 1) == ["signal"]
-
-
 def test_acquire_shows_those_behind_whether_it_finds_a_quorum(toy, queues, another):
     found = []
 

@@ -27,21 +27,15 @@ def test_acquire_by_another_owner_is_a_new_one(make_toy):
     assert list(toy.session.holds) == [state]
 
 
-def test_reentry_asks_for_the_next_count(toy):
-    state = toy.take()
-    assert run_reenter(toy, ("ask lock_acquire", toy.all_say(OURS))) is state
-    assert toy.commands[-1].args == (toy.owner.claim(1), 2, 30_000, 0)
+@pytest.mark.parametrize(("before", "more"), [(1, 1), (2, 3)])
+def test_reentry_asks_for_the_next_count(toy, before, more):
+    state = toy.take(holds=before)
+    assert run_reenter(toy, ("ask lock_acquire", toy.all_say(OURS)), holds=more) is state
+    assert toy.commands[-1].args == (toy.owner.claim(1), before + more, 30_000, 0)
     assert toy.commands[-1].keys == (toy.keys.lock,)
-    assert state.count == 2
+    assert state.count == before + more
     assert toy.asked[-1].guard == 0.0, "it repairs nodes that lost their memory"
     assert list(toy.session.holds) == [state]
-
-
-def test_reentry_takes_several_holds_at_once(toy):
-    state = toy.take(holds=2)
-    run_reenter(toy, ("ask lock_acquire", toy.all_say(OURS)), holds=3)
-    assert toy.commands[-1].args[1] == 5
-    assert state.count == 5
 
 
 @pytest.mark.parametrize(
@@ -148,44 +142,24 @@ def test_reentry_in_an_outage_never_waits_beyond_the_validity(toy):
     assert toy.now <= state.valid_until + 0.01
 
 
-def test_reentry_without_a_lease_inherits_the_outermost_one(toy):
-    state = toy.take(lease=2.0)
-    run_reenter(toy, ("ask lock_acquire", toy.all_say(OURS)))
-    assert toy.commands[-1].args[2] == 2_000
-    assert not state.renewed
-    assert state.lease == 2.0
-
-
-def test_reentry_with_a_lease_does_not_end_the_renewal(toy):
-    state = toy.take()
-    run_reenter(toy, ("ask lock_acquire", toy.all_say(OURS)), lease=2.0)
-    assert state.renewed
-    assert state.lease == LEASE
-    assert state.valid_until == pytest.approx(1000.0 + LEASE - DRIFT), "an inner lease never shortens"
-
-
-def test_reentry_with_a_longer_lease_lengthens(toy):
-    state = toy.take(lease=2.0)
-    began = toy.now
-    run_reenter(toy, ("ask lock_acquire", toy.all_say(OURS)), lease=60.0)
-    assert toy.commands[-1].args[2] == 60_000
-    assert state.valid_until == pytest.approx(began + 60.0 - 0.602)
-    assert not state.renewed
-
-
-def test_reentry_never_outlasts_max_hold(toy):
-    state = toy.take(max_hold=5.0)
-    run_reenter(toy, ("ask lock_acquire", toy.all_say(OURS)), lease=60.0)
-    assert state.valid_until == pytest.approx(1005.0)
-
-
-def test_reentry_adds_its_callback(toy):
-    heard = []
-    state = toy.take(on_lost=lambda state: heard.append("outer"))
-    run_reenter(toy, ("ask lock_acquire", toy.all_say(OURS)), on_lost=lambda state: heard.append("inner"))
-    for callback in state.on_lost:
-        callback(state)
-    assert heard == ["outer", "inner"]
+@pytest.mark.parametrize(
+    ("taken", "asked", "lease_ms", "valid_until"),
+    [
+        pytest.param({"lease": 2.0}, {}, 2_000, 1002.001 - 0.022, id="without one: the outermost lease"),
+        pytest.param({}, {"lease": 2.0}, 2_000, 1000.0 + LEASE - DRIFT, id="an inner lease never shortens"),
+        pytest.param({"lease": 2.0}, {"lease": 60.0}, 60_000, 1060.001 - 0.602, id="a longer lease lengthens"),
+        pytest.param({"max_hold": 5.0}, {"lease": 60.0}, 60_000, 1005.0, id="never beyond max_hold"),
+    ],
+)
+def test_reentry_with_or_without_a_lease_changes_neither_that_of_the_hold_nor_its_renewal(
+    toy, taken, asked, lease_ms, valid_until
+):
+    state = toy.take(**taken)
+    run_reenter(toy, ("ask lock_acquire", toy.all_say(OURS)), **asked)
+    assert toy.commands[-1].args[2] == lease_ms
+    assert state.renewed == ("lease" not in taken)
+    assert state.lease == taken.get("lease", LEASE)
+    assert state.valid_until == pytest.approx(valid_until)
 
 
 def test_callback_goes_with_the_acquisition_that_brought_it(toy):
@@ -345,11 +319,3 @@ def test_reentry_of_a_fair_lock_accepts_refusals_with_the_highest_ticket(toy):
     script = [("ask fair_lock_acquire", toy.all_say([5_000, A, 7])), *LOSS]
     with pytest.raises(LeaseLostError):
         run_reenter(toy, *script, kind=FAIR_LOCK, timeout=0.0)
-
-
-def test_garbage_is_not_an_answer_to_a_reentry(believed):
-    def reenter(toy):
-        toy.take()
-        return acquire(toy.session, toy.request(timeout=0.0), toy.now)
-
-    assert believed(reenter) == []

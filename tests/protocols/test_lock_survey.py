@@ -3,7 +3,6 @@
 import pytest
 
 from redsync._core.client_records import Claim, ClientRecord
-from redsync._core.quorum import Choice
 from redsync._protocols.fenced_lock import FENCED_LOCK
 from redsync._protocols.lock import FAIR_LOCK, LOCK
 from redsync._protocols.mutex import MUTEX
@@ -153,17 +152,3 @@ def test_force_release_by_a_quorum_counts_whatever_a_minority_keeps(toy, foreign
     """In any order of the nodes' answers."""
     seen = [look(kind=b"list") if node == foreign else look(A) for node in range(5)]
     assert run_force(toy, *[1] * 5, seen=seen) is True
-
-
-# Replies of unknown shape.
-
-
-@pytest.mark.parametrize(
-    "garbage", [b"OK", b"", [], [1], {}, 1.5, [None] * 4, True, "abcd", b"abcd", [b"a", 1, [], 5]], ids=repr
-)
-@pytest.mark.parametrize("protocol", [force_release, is_held])
-def test_garbage_is_a_failed_vote_and_not_an_answer(toy, protocol, garbage):
-    steps = protocol(toy.session, LOCK, "x", toy.keys, toy.owner)
-    tally = toy.perform(toy.start(steps), toy.answers(*[garbage] * 5))
-    assert {choice for choice in tally.choices if choice} == {Choice.FAILED}
-    assert tally.without_quorum

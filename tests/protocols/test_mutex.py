@@ -30,10 +30,6 @@ def busy(toy, by=b"285475da-9152-4c83-822a-67ee2f116a79:1"):
     return toy.all_say([20_000, by])
 
 
-def test_kind_is_the_string_of_the_redis_documentation():
-    assert (MUTEX.noun, MUTEX.value_type) == ("mutex", b"string")
-
-
 # Possession.
 
 
@@ -82,31 +78,26 @@ def test_second_acquire_makes_a_new_ask_and_is_refused_by_the_first(toy, possess
     assert (state.count, state.live) == (1, True)
 
 
-def test_second_acquire_waits_until_another_thread_has_released_the_first(toy, possession):
-    first = take(toy, possession)
-    acquirer = toy.new_owner()
+def waiting_while(toy, possession, meanwhile=None, *, handed=0, **fields):
+    """Return the steps of an acquire of the same object by another thread until it wins or gets it by hand-over."""
+    return (
+        acquiring(toy, possession, **fields),
+        ("ask mutex_acquire", busy(toy)),
+        ("ask mutex_acquire for a place", busy(toy)),
+        ("wait for wake-up", toy.slept(0.9, handed=handed, meanwhile=meanwhile)),
+        *([] if handed else [("ask mutex_acquire for a place", toy.all_say(NEW))]),
+    )
+
+
+@pytest.mark.parametrize("handed", [0, 0b00111])
+def test_second_acquire_waits_until_another_thread_has_released_the_first(toy, possession, handed):
+    first, acquirer = take(toy, possession), toy.new_owner()
     second = toy.play(
-        acquiring(toy, possession, acquirer=acquirer),
-        ("ask mutex_acquire", busy(toy)),
-        ("ask mutex_acquire for a place", busy(toy)),
-        ("wait for wake-up", toy.slept(0.1, signals=5, meanwhile=lambda: toy.give_back(first))),
-        ("ask mutex_acquire for a place", toy.all_say(NEW)),
+        *waiting_while(toy, possession, lambda: toy.give_back(first), handed=handed, acquirer=acquirer),
     )
-    assert possession.state is second
-    assert possession.acquired_by is acquirer
+    assert (possession.state, possession.acquired_by) == (second, acquirer)
+    assert second.owner is not acquirer
     assert list(toy.session.holds) == [second]
-
-
-def test_object_takes_possession_of_a_mutex_that_is_handed_over(toy, possession):
-    acquirer = toy.new_owner()
-    state = toy.play(
-        acquiring(toy, possession, acquirer=acquirer),
-        ("ask mutex_acquire", busy(toy)),
-        ("ask mutex_acquire for a place", busy(toy)),
-        ("wait for wake-up", toy.slept(0.1, handed=0b00111)),
-    )
-    assert (possession.state, possession.acquired_by) == (state, acquirer)
-    assert state.owner is not acquirer
 
 
 # Lost and not released.
@@ -127,17 +118,6 @@ def test_acquire_after_an_unnoticed_loss_raises_it(toy, possession):
         toy.play(acquiring(toy, possession), *LOSS)
     assert state.lost
     assert toy.events[-1].state is state
-
-
-def waiting_while(toy, possession, meanwhile=None, *, handed=0, **fields):
-    """Return the steps of an acquire of the same object by another thread until it wins or gets it by hand-over."""
-    return (
-        acquiring(toy, possession, **fields),
-        ("ask mutex_acquire", busy(toy)),
-        ("ask mutex_acquire for a place", busy(toy)),
-        ("wait for wake-up", toy.slept(0.9, handed=handed, meanwhile=meanwhile)),
-        *([] if handed else [("ask mutex_acquire for a place", toy.all_say(NEW))]),
-    )
 
 
 @pytest.mark.parametrize("handed", [0, 0b11111])

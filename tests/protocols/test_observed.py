@@ -21,7 +21,7 @@ from redsync._protocols.lock import acquire
 from redsync._protocols.observed import observed
 from tests.support.locks import SHORT, connect_set, flush
 
-NEW, HELD = 1, [5000, b"other", 0]
+NEW = 1
 
 
 class Recorder(Observer):
@@ -55,14 +55,10 @@ def toy(toy):
     return toy
 
 
-def notified(toy):
-    return [effect.event for effect in toy.effects if hasattr(effect, "event")]
-
-
 def test_observed_acquire_reports_its_outcome_after_everything_else(toy):
     steps = observed(toy.session, toy.request(), toy.now, acquire, kind="lock")
     state = toy.play(steps, ("ask lock_acquire", toy.all_say(NEW)), "notify AcquireEnded")
-    (ended,) = notified(toy)
+    (ended,) = toy.events
     assert (ended.outcome, ended.hold, ended.error) == ("won", state, "")
     assert (ended.record.kind, ended.record.rounds, ended.record.wanted) == ("lock", 1, 1)
     assert toy.session.waiting == set()
@@ -72,7 +68,7 @@ def test_observed_acquire_that_fails_reports_it_and_raises(toy):
     steps = observed(toy.session, toy.request(timeout=0.0), toy.now, acquire, kind="lock")
     with pytest.raises(QuorumError):
         toy.play(steps, ("ask lock_acquire", toy.all_say(None)), "tell lock_abandon", "notify AcquireEnded")
-    (ended,) = notified(toy)
+    (ended,) = toy.events
     assert (ended.outcome, ended.hold, ended.error) == ("no_quorum", None, "QuorumError")
 
 
@@ -84,20 +80,20 @@ def test_end_of_a_hold_is_reported_once_it_has_ended(toy, how):
     else:
         steps, script = give_back(toy.session, state), "tell lock_release"
     toy.play(steps, script, "notify HoldEnded")
-    assert notified(toy) == [HoldEnded(state, how)]
+    assert toy.events == [HoldEnded(state, how)]
 
 
 def test_release_of_one_of_several_holds_is_not_an_end(toy):
     state = toy.take(holds=2)
     toy.play(release(toy.session, state, toy.now), ("ask lock_release", toy.all_say(1)))
-    assert notified(toy) == []
+    assert toy.events == []
 
 
 def test_re_entry_is_an_acquire_without_a_round(toy):
     state = toy.take()
     steps = observed(toy.session, toy.request(), toy.now, acquire, kind="lock")
     toy.play(steps, ("ask lock_acquire", toy.all_say(EXISTING)), "notify AcquireEnded")
-    (ended,) = notified(toy)
+    (ended,) = toy.events
     assert (ended.outcome, ended.hold) == ("won", state)
 
 

@@ -72,6 +72,12 @@ def late(limiter, seconds, *answers):
     return ask, confirm, (CLOCK, toy.slept(meanwhile=lambda: toy.pass_time(seconds))), UNDO
 
 
+def refused(limiter, sleeps=0.1):
+    """Return the steps of a waiter up to the end of its first sleep; None: that lasts as long as it may."""
+    toy = limiter.toy
+    return (ASK, toy.all_say(FULL)), (ASK, toy.all_say(FULL)), ("wait for wake-up", toy.slept(sleeps))
+
+
 def told_to_keep(limiter):
     """Return for how many seconds each message of a success lets nodes keep its slots."""
     return [
@@ -117,27 +123,16 @@ def test_several_slots_are_won_one_by_one(limiter):
     assert toy.commands[-1].args[1] == b"0,1"
 
 
-def test_nothing_is_rolled_back_if_all_refused(limiter):
-    toy = limiter.toy
-    sleeping = "wait for wake-up", toy.slept(0.1)
-    script = (ASK, toy.all_say(FULL)), (ASK, toy.all_say(FULL)), sleeping, *success(limiter, got(0))
-    assert limiter.play(*script, timeout=5.0) is True
-
-
 def test_waiter_sleeps_until_its_turn_may_have_come(limiter):
     toy = limiter.toy
-    sleeping = "wait for wake-up", toy.slept()
-    script = (ASK, toy.all_say(FULL)), (ASK, toy.all_say(FULL)), sleeping, (ASK, toy.all_say(FULL)), LEAVE
-    assert limiter.play(*script, timeout=0.702) is False
+    assert limiter.play(*refused(limiter, None), (ASK, toy.all_say(FULL)), LEAVE, timeout=0.702) is False
     assert toy.waits[0].until == pytest.approx(1000.701), "an ask as quick as the last one is in time"
 
 
 def test_success_of_a_waiter_tells_nodes_its_slots_until_they_know(limiter):
     toy = limiter.toy
-    sleeping = "wait for wake-up", toy.slept(0.1)
     last = success(limiter, got(0, 1), got(0, 1), got(1, 2))
-    script = (ASK, toy.all_say(FULL)), (ASK, toy.all_say(FULL)), sleeping, *last
-    assert limiter.play(*script, n=2, timeout=5.0)
+    assert limiter.play(*refused(limiter), *last, n=2, timeout=5.0)
     assert toy.told[-1].command.args[1:] == (b"0,1", NEEDED)
     assert toy.told[-1].deliver_to == 0b111, "a node that hangs keeps the place"
     assert toy.told[-1].deliver_until > toy.now + 3.0
@@ -152,12 +147,7 @@ def test_node_that_granted_another_slot_or_none_learns_the_right_one(limiter):
 @pytest.mark.parametrize(("at", "cleaned_up"), [(0, [UNDO]), (1, [LEAVE]), (2, [LEAVE]), (3, [LEAVE])])
 def test_interruption_before_the_success_rolls_everything_back(limiter, at, cleaned_up):
     toy = limiter.toy
-    script = (
-        (ASK, toy.all_say(FULL)),
-        (ASK, toy.all_say(FULL)),
-        ("wait for wake-up", toy.slept(0.1)),
-        (ASK, toy.answers(got(0), FULL, FULL)),
-    )
+    script = *refused(limiter), (ASK, toy.answers(got(0), FULL, FULL))
     assert toy.interrupt(limiter.steps(timeout=5.0), script, at) == cleaned_up
 
 
@@ -212,22 +202,9 @@ def test_round_counts_if_nodes_are_told_in_time_however_long_it_took(limiter):
 
 
 def test_waiter_that_was_told_of_too_slowly_keeps_its_place(limiter):
-    toy = limiter.toy
-    script = (
-        (ASK, toy.all_say(FULL)),
-        (ASK, toy.all_say(FULL)),
-        ("wait for wake-up", toy.slept(0.1)),
-        (ASK, toy.all_say(got(0))),
-        CONFIRM,
-        (CLOCK, toy.slept(meanwhile=lambda: toy.pass_time(0.003))),
-        UNDO,
-        UNDO,
-        (ASK, toy.all_say(got(0))),
-        CONFIRM,
-        (CLOCK, toy.slept()),
-    )
+    script = *refused(limiter), *late(limiter, 0.003), UNDO, *success(limiter, got(0))
     assert limiter.play(*script, timeout=5.0) is True
-    back, _ = [command.args for command in toy.commands if command.script.name == "semaphore_abandon"]
+    back, _ = [command.args for command in limiter.toy.commands if command.script.name == "semaphore_abandon"]
     assert back[2:6] == (1, 0, 3000, 1), "the rollback restores it"
 
 

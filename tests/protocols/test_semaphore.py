@@ -87,16 +87,6 @@ def test_limit_that_nodes_forgot_is_the_last_that_was_learned(toy, pool, ask):
     assert toy.commands[-1].args == (0, 0, 0, V1, 9), "they get it with the look"
 
 
-def test_later_resize_exceeds_one_that_only_an_old_object_remembers(toy, pool, ask):
-    versions = []
-    for at in (NOW_MS, NOW_MS + 10):
-        fresh = pool._replace(limit=Limit(4))
-        looks = toy.all_say(look(now_ms=at)), toy.all_say(look(next_version(0, 2, at), 2))
-        ask(resize, 2, told=looks, pool=fresh)
-        versions.append(toy.commands[-1].args[3])
-    assert versions[0] < versions[1], "although no node knows of the first"
-
-
 @pytest.mark.parametrize("known", [V1 + 5, 1 << 52])
 def test_resize_writes_a_version_above_all_known_ones(toy, pool, ask, known):
     wanted = next_version(known, 9, NOW_MS)
@@ -178,10 +168,6 @@ def test_many_holders_are_listed_a_page_at_a_time(toy, pool, ask):
 def test_foreign_value_is_an_error_for_a_look(toy, ask):
     with pytest.raises(KeyTypeError, match="semaphore 'x'"):
         ask(available, told=[toy.all_say(0)])
-
-
-def test_garbage_is_not_a_look(believed, pool):
-    assert believed(lambda toy: available(toy.session, pool, toy.owner)) == []
 
 
 # Releasing.
@@ -275,14 +261,6 @@ def test_renewal_names_each_semaphore_once_and_the_exact_slots(toy, pool, take, 
     assert command.args == (*permits, b"0 4")
 
 
-def test_renewal_carries_the_newest_limit_that_any_holder_of_the_client_knows(toy, pool, take):
-    one, two = take(0), take(1)
-    two.limit = Limit(4)
-    two.limit.learn(V1, 2)
-    toy.play(renew(toy.session, [one, two]), ("ask semaphore_renew", toy.all_say([2, 2])))
-    assert toy.commands[-1].args[-1] == b"%d 2" % V1
-
-
 def test_holder_learns_a_newer_limit_from_a_renewal_and_carries_it_from_then_on(toy, pool, take):
     state = take(0)
     answers = toy.answers([2, b"%d 2" % V1], [2], [2], None, None)
@@ -306,38 +284,3 @@ def test_watchdog_corrects_a_permit_with_other_slots_somewhere(toy, pool, take):
     steps = toy.run_watchdog(sleeps=2)
     assert steps == ["wait", "ask semaphore_renew", "wait"]
     assert toy.commands[-1].args[2] == b"2"
-
-
-def test_watchdog_renews_many_permits_with_one_command(toy, take):
-    states = [take(slot) for slot in range(4)]
-    toy.now += 0.5
-    assert toy.run_watchdog(answer=lambda command: [2] * ((len(command.args) - 1) // 4)) == [
-        "ask semaphore_renew",
-        "wait",
-    ]
-    assert len({state.renew_at for state in states}) == 1
-
-
-def give_one_back(toy, state):
-    state.count -= 1
-
-
-def learn(toy, state):
-    state.limit.learn(7, 9)
-
-
-@pytest.mark.parametrize(("change", "argument"), [(give_one_back, (2, b"2")), (learn, (4, b"7 9"))])
-def test_renewal_of_permits_has_the_slots_and_limit_of_the_instant_of_sending(toy, take, change, argument):
-    state = take(2, 3)
-    toy.now += 0.5
-
-    def answer(command):
-        return [2]
-
-    toy.run_watchdog(answer, sleeps=2)
-    before = toy.commands[-1]
-    change(toy, state)
-    toy.run_watchdog(answer, sleeps=2)
-    at, expected = argument
-    assert (before.args[at], toy.commands[-1].args[at]) != (expected, expected)
-    assert toy.commands[-1].args[at] == expected

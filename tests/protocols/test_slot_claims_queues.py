@@ -107,19 +107,6 @@ def test_permit_interrupted_before_it_asks_with_its_ticket_takes_no_place(semaph
     assert [len(told.command.args) for told in toy.told] == [2], "permit and whether to leave, no place"
 
 
-def test_permit_that_gives_up_leaves_the_line(semaphore):
-    toy = semaphore.toy
-    script = (ASK, toy.all_say(full())), (ASK, toy.all_say(full())), ("wait for wake-up", toy.slept())
-    assert semaphore.play(*script, (ASK, toy.all_say(full())), f"{ROLLBACK}, leave", timeout=0.5) is None
-    assert toy.told[-1].command.args[1:] == (1,)
-
-
-def test_permit_that_does_not_wait_asks_for_no_place(semaphore):
-    toy = semaphore.toy
-    assert semaphore.play((ASK, toy.all_say(full())), ROLLBACK) is None
-    assert toy.commands[0].args[4:6] == (0, 0)
-
-
 # Waiters that find no quorum, on virtual nodes.
 
 KEYS = SlotKeys.of(b"redsync:", b"x")

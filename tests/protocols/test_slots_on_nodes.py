@@ -85,15 +85,6 @@ def takes_the_last_permit(world):
     return False
 
 
-def test_renewal_replaces_differently_chosen_slots_by_those_of_the_quorum():
-    world = make_world()
-    (one, first), (other, second) = choose_differently(world)
-    assert one.renew(first)
-    assert one.slots() == ["0", "0", "0"]
-    assert other.renew(second)
-    assert other.slots() == ["1", "1", "1"]
-
-
 def test_renewal_keeps_a_permit_of_several_slots_although_each_is_taken_on_a_node():
     """Each slot was granted by a quorum, but a node that lacks one of them drops them all."""
     world = make_world()

@@ -36,22 +36,6 @@ def test_first_renewal_repairs_a_hold_on_no_more_than_a_quorum_and_the_next_one_
     assert state.valid(toy.now)
 
 
-def test_first_renewals_are_batched_by_kind(toy):
-    owners = [toy.new_owner(), toy.new_owner()]
-    for kind in ("lock", "mutex"):
-        for owner in owners:
-            for i in range(2):
-                options = {"kind": MUTEX} if kind == "mutex" else {}
-                toy.acquire((f"ask {kind}_acquire", toy.all_say(NEW)), name=f"{kind} {i}", owner=owner, **options)
-    toy.now = 1000.5
-    toy.commands.clear()
-    toy.run_watchdog(lambda command: toy.all_say([OURS] * 4))
-    assert sorted((command.script.name, len(command.keys)) for command in toy.commands) == [
-        ("lock_renew", 4),
-        ("mutex_renew", 4),
-    ]
-
-
 # Owners that have ended.
 
 
@@ -239,11 +223,6 @@ def test_client_that_was_suspended_is_announced_once_and_not_for_each_missed_tim
 # The shutdown.
 
 
-def watch(toy, state):
-    """Begin to sleep until the hold ends, as another thread would."""
-    return toy.start(wait_end(state, lambda: False, toy.now, None))
-
-
 def test_shutdown_releases_the_holds_of_all_owners(toy):
     states = [toy.take(), toy.take(owner=toy.new_owner(), holds=3)]
     toy.take("lost").lost = "a reason"
@@ -283,7 +262,7 @@ def test_interrupted_shutdown_releases_the_rest_and_withdraws(make_toy, at):
 
 def test_interrupted_shutdown_wakes_sleepers_that_wait_for_the_end(toy):
     for name in ("a", "b"):
-        watch(toy, toy.take(name))
+        toy.start(wait_end(toy.take(name), lambda: False, toy.now, None))
     script = ["tell lock_release", "signal", "tell lock_release", "signal"]
     after = ["tell lock_abandon, leave", "signal", "tell lock_release", "signal"]
     assert toy.interrupt(shutdown(toy.session), script, at=0) == after
