@@ -34,26 +34,6 @@ def states(client):
 # Failing nodes.
 
 
-@both_loops
-@in_loop
-async def test_hung_node_delays_no_caller(nodes, make_client, raw, loop):
-    """A node that owes answers costs nothing; otherwise thousands of node timeouts would pass."""
-    async with make_client(node_timeout=0.5) as client:
-        lock = client.get_lock("x")
-        async with lock:
-            pass
-        nodes.pause(2)
-        started_at = clock()
-        for _ in range(200):
-            async with lock:
-                pass
-        took = clock() - started_at
-        nodes.resume(2)
-        assert took < 50 * 0.5
-        await until(lambda: claims(raw) == [])
-        await until(lambda: states(client) == ["up"] * 3)
-
-
 @in_loop
 async def test_waiter_does_not_use_more_memory_with_each_look(make_client, make_script):
     """A standby may ask every second for months."""

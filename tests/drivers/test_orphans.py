@@ -231,7 +231,7 @@ def test_ending_interpreter_releases_the_holds_of_all_its_threads(nodes, keys, e
     assert ("Traceback" in done.stderr) == (code == 1), done.stderr
 
 
-@pytest.mark.parametrize("method", ["fork", *swept("spawn")])
+@pytest.mark.parametrize("method", ["fork", *swept("spawn", "forkserver")])
 def test_multiprocessing_child_releases_its_own_holds_only(nodes, raw, keys, method, tmp_path):
     """It ends by os._exit, so the interpreter's own exit functions do not run."""
     path = tmp_path / "program.py"

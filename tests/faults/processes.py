@@ -9,7 +9,6 @@ import multiprocessing
 import os
 import signal
 import sys
-import threading
 import time
 import traceback
 from concurrent.futures import ProcessPoolExecutor
@@ -165,61 +164,11 @@ def counting(settings):
     client.close()
 
 
-# Processes that leave.
-
-
-def take(lock):
-    assert lock.acquire(timeout=20)
-
-
-def leave(settings):
-    """End in an orderly way while holding, without telling the client."""
-    client = make_client(settings)
-    take(client.get_lock("main's"))
-    with client.get_lock("released"):
-        pass
-    lock = client.get_lock("other's")
-    match settings["who"]:
-        case "thread":
-            took = threading.Event()
-
-            def take_and_stay():
-                take(lock)
-                took.set()
-                time.sleep(60)
-
-            threading.Thread(target=take_and_stay, daemon=True).start()
-            assert took.wait(20)
-        case "child":
-            pid = os.fork()
-            if not pid:
-                take(lock)
-                sys.exit(0)
-            assert status_of(pid) == 0
-        case "fork" | "spawn" | "forkserver" as method:
-            process = multiprocessing.get_context(method).Process(target=take, args=(lock,))
-            process.start()
-            process.join(20)
-            assert process.exitcode == 0
-        case "fork pool" | "spawn pool" as pool:
-            context = multiprocessing.get_context(pool.split()[0])
-            with ProcessPoolExecutor(1, mp_context=context) as executor:
-                executor.submit(take, lock).result(20)
-    if settings["who"] not in ("main", "thread"):
-        # All other holders have ended.
-        started_at = clock()
-        take(lock)
-        tell(waited=clock() - started_at)
-    tell(held=client.get_lock("main's").owned())
-    sys.exit(settings["status"])
-
-
 def main():
     programs = {
         "family": family,
         "daemon": daemon,
         "counting": counting,
-        "leave": leave,
     }
     signal.alarm(115)  # if the tests are killed, no process stays forever
     programs[sys.argv[1]](json.loads(sys.argv[2]))
