@@ -42,23 +42,6 @@ async def test_waiter_does_not_use_more_memory_with_each_look(make_client, make_
         assert more < LOOKS / 2
 
 
-@in_loop
-async def test_node_that_is_killed_and_restarted_takes_part_again(nodes, make_client, raw, events):
-    async with make_client() as client:
-        lock = client.get_lock("x")
-        async with lock:
-            nodes.kill(1)
-            await until(lambda: states(client)[1] == "down")
-            async with client.get_lock("y"):
-                pass
-            nodes.restart(1)
-            await until(lambda: states(client) == ["up"] * 3)
-        async with lock:
-            await until(lambda: len(claims(raw)) == 3)
-        changes = [event.state for event in events if isinstance(event, NodeChanged)]
-        assert changes == ["down", "up"]
-
-
 # Wake-ups.
 
 
@@ -84,28 +67,6 @@ async def test_contended_lock_is_handed_on_by_messages(make_client, loop):
 
 
 # Ended tasks.
-
-
-@uvloop_in_sweeps
-@in_loop
-async def test_lock_of_an_ended_task_is_released_at_once_with_a_warning(make_client, raw, events, warnings, loop):
-    async def hold(client):
-        async with client.get_lock("y") as other:
-            lock = client.get_lock("x")
-            await lock.acquire()
-            await lock.acquire()
-            return other.owner
-
-    async with make_client() as client:
-        owner = await asyncio.create_task(hold(client))
-        await until(lambda: not claims(raw))
-        assert await client.get_lock("x").acquire(False)
-        await client.get_lock("x").release()
-        assert [event for event in events if not isinstance(event, NodeChanged)] == [HoldOrphaned("x", owner)]
-        ((level, text),) = warnings()
-        assert level == "WARNING"
-        assert "ended without releasing it" in text
-        assert structures(client) == {}
 
 
 @pytest.mark.parametrize("ending", ["error", "cancelled"])

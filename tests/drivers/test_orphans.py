@@ -22,10 +22,9 @@ def events():
 
 
 @pytest.fixture
-def client(nodes, events):
+def client(make_client, events):
     """A client with a lease of a minute: a lock that is free earlier was released."""
-    with Client(nodes.urls, lease=60.0, restart_guard=0.0, listeners=[events.append]) as client:
-        yield client
+    return make_client(lease=60.0, listeners=[events.append])
 
 
 @pytest.fixture
@@ -44,6 +43,8 @@ def run_thread(function):
 # Threads.
 
 
+@pytest.mark.asyncio_too
+@pytest.mark.usefixtures("both_flavours")
 def test_lock_of_an_ended_thread_is_released_at_once_with_a_warning(client, keys, events, warnings, eventually):
     owners = []
 
