@@ -2,17 +2,14 @@
 
 import asyncio
 import gc
-import select
 import threading
 import time
 
 import pytest
 
 from redsync import HoldOrphaned, NodeChanged, NotOwnedError
-from redsync._drivers.environment import clock
-from tests.aio_support import both_loops, claims, client_of, in_loop, run, structures, turns, until, uvloop_in_sweeps
+from tests.aio_support import both_loops, claims, client_of, in_loop, run, structures, until
 from tests.drivers.conftest import LOOKS, stand_by
-from tests.support.locks import PATIENCE
 
 ENDLESS = 30
 
@@ -40,30 +37,6 @@ async def test_waiter_does_not_use_more_memory_with_each_look(make_client, make_
     async with make_client() as client:
         more = await client.runner.run(stand_by(client.runner.owner(), make_script("echo", "return ARGV[1]")))
         assert more < LOOKS / 2
-
-
-# Wake-ups.
-
-
-@uvloop_in_sweeps
-@in_loop
-async def test_contended_lock_is_handed_on_by_messages(make_client, loop):
-    """Polling waiters would look every 0.5 to 1.5 s: 100 hand-overs would take a minute."""
-
-    async def work(client):
-        for _ in range(10):
-            async with client.get_lock("x"):
-                inside.append(1)
-                assert len(inside) == 1
-                await asyncio.sleep(0)
-                inside.pop()
-
-    inside = []
-    async with make_client() as client, make_client() as other:
-        started_at = clock()
-        await asyncio.gather(*(work(one) for one in (client, other) for _ in range(5)))
-        assert clock() - started_at < 30
-        assert structures(client) == {}
 
 
 # Ended tasks.
@@ -128,55 +101,6 @@ def test_no_thread_is_started(nodes, loop):
 
 
 # A blocked loop.
-
-
-def block(client):
-    """Block the loop for longer than the node timeout of 0.25 s, and until all answers have come, which stay unread."""
-    time.sleep(0.3)
-    for link in client.runner.life.links.links:
-        if link.pending:
-            assert select.select([link.fileno], [], [], PATIENCE)[0]
-
-
-@pytest.mark.parametrize("pending", ["round", "straggler"])
-@uvloop_in_sweeps
-@in_loop
-async def test_blocked_loop_does_not_mistake_unread_answers_for_silence(make_client, events, pending, loop):
-    async with make_client(node_timeout=0.25) as client:
-        lock = client.get_lock("x")
-        for i in range(3):
-            taking = asyncio.create_task(lock.acquire(False))
-            # In some of these turns the command is in flight, in others the first answers have come.
-            await turns(1 + i if pending == "straggler" else 1)
-            block(client)
-            assert await taking is True
-            await turns(5)
-            block(client)
-            await asyncio.sleep(0.01)
-        assert not [event for event in events if isinstance(event, NodeChanged)]
-        assert states(client) == ["up"] * 3
-
-
-@uvloop_in_sweeps
-@in_loop
-async def test_maintenance_of_a_blocked_loop_does_not_mistake_unread_answers_for_silence(make_client, events, loop):
-    """No caller waits for these commands, and their answers are unread when the maintenance's own timer is due."""
-
-    async with make_client(node_timeout=0.25) as client:
-        links = client.runner.life.links
-        async with client.get_lock("warm"):
-            pass
-        await asyncio.sleep(0.1)
-        for _ in range(4):
-            task = asyncio.create_task(client.get_lock("x").acquire())
-            await turns(2)
-            task.cancel()
-            await turns(1)
-            client.runner.life.maintenance.alarm()
-            block(client)
-            await asyncio.sleep(0.003)
-            assert not [link for link in links.links if link.suspect]
-        assert not [event for event in events if isinstance(event, NodeChanged)]
 
 
 @in_loop

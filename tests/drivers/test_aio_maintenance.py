@@ -12,7 +12,7 @@ from redsync._drivers.aio_maintenance import AioMaintenance
 from redsync._drivers.any_maintenance import Stopped
 from redsync._drivers.environment import clock
 from redsync._drivers.nodes import make_nodes
-from tests.aio_support import both_loops, client_of, in_loop, other_tasks, turns, until
+from tests.aio_support import both_loops, in_loop, other_tasks, turns, until
 from tests.support.injection import Interruption
 from tests.support.locks import PATIENCE
 from tests.support.scripted import StandIn
@@ -264,10 +264,3 @@ async def test_stop_cancelled_at_any_turn_ends_all_connections(nodes, loop):
         if not stopping.cancelled():
             break
     nodes.resume(2)
-
-
-@in_loop
-async def test_clients_record_is_kept_and_then_removed(nodes, raw):
-    async with client_of(nodes) as client:
-        await until(lambda: all(node.exists(f"redsync:client:{client.id}") for node in raw))
-    assert not any(node.exists(f"redsync:client:{client.id}") for node in raw)

@@ -552,23 +552,6 @@ def test_odd_messages_are_ignored(desk, link_set, fars, push):
     assert choices(request.tally) == [None, "granted", None]
 
 
-def test_votes_are_held_back_until_replicas_have_acknowledged_them():
-    desk = Desk(nodes=1)
-    link, far = desk.link(0)
-    hold_back(link, 1, NODE_TIMEOUT)
-    link_set = desk.make_set()
-    link_set.install(link)
-    for _ in range(3):
-        request = desk.ask(link_set)
-        for line, is_counted in ((YES, False), (NO, False), (YES, True)):
-            far.say(line)
-            hear(link_set)
-            assert request.done == is_counted
-        assert request.tally.won
-    link_set.end("over", orderly=True)
-    desk.close()
-
-
 def test_missing_vote_of_a_node_that_waits_for_its_replicas_is_blamed_on_them():
     """The node itself has answered, and its answer to the WAIT may come too late for a round that ends soon."""
     desk = Desk(nodes=3)
@@ -819,16 +802,6 @@ def test_set_whose_making_was_interrupted_is_not_reported(desk):
         while desk.dropped:
             desk.dropped.pop().end("dropped", orderly=False)
     assert point > 10
-
-
-def test_owes_tells_whether_a_reply_is_missing(desk, link_set, fars):
-    assert not link_set.owes
-    desk.ask(link_set)
-    assert link_set.owes
-    for far in fars:
-        far.say(YES)
-    hear(link_set)
-    assert not link_set.owes
 
 
 def test_read_tells_when_a_watched_descriptor_is_readable(desk, link_set):

@@ -81,20 +81,6 @@ def test_waiter_does_not_use_more_memory_with_each_look(runner, make_script):
     assert runner.run(stand_by(runner.owner(), make_script("echo", "return ARGV[1]"))) < LOOKS / 2
 
 
-def test_run_returns_a_protocols_result_and_raises_its_error(runner):
-    def fail():
-        yield from signal(b"unused")
-        raise KeyError("mine")
-
-    def succeed():
-        yield from signal(b"unused")
-        return "mine"
-
-    with pytest.raises(KeyError, match="mine"):
-        runner.run(fail())
-    assert runner.run(succeed()) == "mine"
-
-
 def test_owners_are_threads_and_never_reused(runner):
     owners = []
 

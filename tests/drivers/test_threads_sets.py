@@ -10,9 +10,8 @@ from functools import partial
 import pytest
 
 from redsync import AsyncClient, Client, QuorumError, RedsyncError, ReentrantCallError
-from redsync._core.effects import Broadcast, Tell, broadcast
+from redsync._core.effects import Broadcast, Tell
 from redsync._core.scripts import Command
-from redsync._drivers.environment import clock
 from redsync._drivers.link_sets import LinkSet
 from redsync._drivers.threads import Call
 from tests.support.forks import in_child
@@ -245,43 +244,6 @@ def test_release_goes_out_again_behind_what_nodes_have_not_answered_over_another
     eventually(lambda: not any(claims(node) for node in raw))
 
 
-def test_vote_of_a_node_that_has_not_answered_over_another_set_does_not_count(make_lasting, make_script, nodes, raw):
-    client = make_lasting()
-    connect_set(client)
-    script = make_script("grant", "return 1")
-    for node in raw:
-        node.script_load(script.source)
-    runner, command = client.runner, Command(script, (b"k",), (b"claim",))
-    owner = runner.owner()
-
-    def ask(**options):
-        return (yield from broadcast(Broadcast(command, owner, bool, 1.0, **options)))
-
-    nodes.pause(2)
-    try:
-        assert runner.run(ask()).won
-        with all_sets_lent(client):
-            tally = runner.run(ask(deliver_to=0b111, deliver_until=clock() + 60.0))
-    finally:
-        nodes.resume(2)
-    assert tally.won
-    assert tally.replies[2] == "has not answered an earlier command for this claim"
-
-
-def test_release_over_the_same_set_goes_out_once(make_lasting, nodes, raw, eventually):
-    client = make_lasting()
-    connect_set(client)
-    lock = client.get_lock("x")
-    nodes.pause(2)
-    try:
-        assert lock.acquire(timeout=PATIENCE)
-        lock.release()
-        assert client.nodes()[2].pending == 0
-    finally:
-        nodes.resume(2)
-    eventually(lambda: not any(claims(node) for node in raw))
-
-
 def test_rollback_after_an_interruption_is_left_to_the_maintenance(make_lasting, raw, monkeypatch, eventually):
     """Which first ends the connections that were in use: the claim may still be in one of them."""
     client = make_lasting()
@@ -325,29 +287,6 @@ def test_set_whose_return_is_interrupted_is_thrown_away(make_lasting, eventually
 
 
 # Processes and clocks.
-
-
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # is multi-threaded, and forks
-def test_child_of_a_fork_begins_with_an_empty_pool_and_a_new_identity(make_lasting, raw):
-    client = make_lasting()
-    lock = client.get_lock("x")
-    assert lock.acquire(timeout=PATIENCE)
-    parent = client.runner.life
-
-    def use():
-        life = client.runner.life
-        fresh = life is not parent and life.maintenance is None and life.client_id != parent.client_id
-        held, granted = lock.owned(), lock.acquire(blocking=False)
-        assert client.get_lock("y").acquire(timeout=PATIENCE)
-        said = f"{fresh} {held} {granted} {len(life.pool)} {len(parent.session.holds)}"
-        client.close()
-        return said
-
-    assert in_child(use) == "True False False 1 0"
-    assert lock.owned()
-    assert client.runner.life is parent
-    lock.release()
-    assert not any(claims(node) for node in raw)
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
