@@ -2,14 +2,16 @@
 
 import asyncio
 import gc
+import select
 import threading
 import time
 
 import pytest
 
-from redsync import HoldOrphaned, NodeChanged, NotOwnedError
-from tests.aio_support import both_loops, claims, client_of, in_loop, run, structures, until
+from redsync import NodeChanged, NotOwnedError
+from tests.aio_support import both_loops, claims, client_of, in_loop, run, structures, turns, until, uvloop_in_sweeps
 from tests.drivers.conftest import LOOKS, stand_by
+from tests.support.locks import PATIENCE
 
 ENDLESS = 30
 
@@ -40,29 +42,6 @@ async def test_waiter_does_not_use_more_memory_with_each_look(make_client, make_
 
 
 # Ended tasks.
-
-
-@pytest.mark.parametrize("ending", ["error", "cancelled"])
-@in_loop
-async def test_lock_of_a_failed_task_is_released(make_client, raw, events, ending):
-    held = asyncio.Event()
-
-    async def hold(client):
-        await client.get_lock("x").acquire()
-        held.set()
-        if ending == "error":
-            raise KeyError("mine")
-        await asyncio.sleep(ENDLESS)
-
-    async with make_client() as client:
-        task = asyncio.create_task(hold(client))
-        await held.wait()
-        task.cancel()  # has no effect if the task has already ended
-        await asyncio.wait([task])
-        assert task.cancelled() == (ending == "cancelled")
-        assert task.cancelled() or isinstance(task.exception(), KeyError)
-        await until(lambda: [type(event) for event in events if not isinstance(event, NodeChanged)] == [HoldOrphaned])
-        await until(lambda: not claims(raw))
 
 
 @in_loop
@@ -101,6 +80,33 @@ def test_no_thread_is_started(nodes, loop):
 
 
 # A blocked loop.
+
+
+def block(client):
+    """Block the loop for longer than the node timeout of 0.25 s, and until all answers have come, which stay unread."""
+    time.sleep(0.3)
+    for link in client.runner.life.links.links:
+        if link.pending:
+            assert select.select([link.fileno], [], [], PATIENCE)[0]
+
+
+@pytest.mark.parametrize("pending", ["round", "straggler"])
+@uvloop_in_sweeps
+@in_loop
+async def test_blocked_loop_does_not_mistake_unread_answers_for_silence(make_client, events, pending, loop):
+    async with make_client(node_timeout=0.25) as client:
+        lock = client.get_lock("x")
+        for i in range(3):
+            taking = asyncio.create_task(lock.acquire(False))
+            # In some of these turns the command is in flight, in others the first answers have come.
+            await turns(1 + i if pending == "straggler" else 1)
+            block(client)
+            assert await taking is True
+            await turns(5)
+            block(client)
+            await asyncio.sleep(0.01)
+        assert not [event for event in events if isinstance(event, NodeChanged)]
+        assert states(client) == ["up"] * 3
 
 
 @in_loop

@@ -4,8 +4,6 @@ import asyncio
 
 import pytest
 
-from redsync._core.effects import Wait, wait
-from redsync._drivers.environment import clock
 from tests.aio_support import claims, client_of, in_loop, until
 
 ENDLESS = 30
@@ -19,23 +17,6 @@ def events():
 @pytest.fixture
 def make_client(nodes, events):
     return lambda **options: client_of(nodes, **{"listeners": [events.append], **options})
-
-
-@in_loop
-async def test_steps_are_atomic_over_many_tasks(make_client):
-    counter = [0]
-
-    def count(n):
-        for _ in range(n):
-            before = counter[0]
-            counter[0] = before + 1
-            yield from wait(Wait(clock()))
-
-    async with make_client() as client:
-        async with client.get_lock("warm"):
-            pass
-        await asyncio.gather(*(client.runner.run(count(100)) for _ in range(20)))
-    assert counter == [2000]
 
 
 @in_loop

@@ -1,7 +1,6 @@
 """Threads and their sets of connections: the limit, which calls wait for a set, and order between sets."""
 
 import asyncio
-import gc
 import threading
 import time
 from contextlib import contextmanager
@@ -190,30 +189,15 @@ def test_wake_up_waits_for_no_set(narrow, make_lasting, other, eventually):
     assert not narrow.runner.life.wakeups._mailboxes, "the call has ended its subscription"
 
 
-@pytest.mark.parametrize("by", ["handler", "finalizer"])
-def test_code_that_interrupts_a_round_borrows_another_set(make_lasting, monkeypatch, by):
+def test_handler_that_interrupts_a_round_borrows_another_set(make_lasting, monkeypatch):
     client, wait, used = make_lasting(), LinkSet.wait, []
     connect_set(client, 2)
-
-    def use():
-        with client.get_lock("other", timeout=PATIENCE) as hold:
-            hold.check()
-
-    class Job:
-        def __init__(self):
-            self.me = self
-
-        def __del__(self):
-            use()
 
     def interrupted(link_set, *args):
         used.append(link_set)
         if len(used) == 1:
-            if by == "handler":
-                use()
-            else:
-                Job()
-                gc.collect()
+            with client.get_lock("other", timeout=PATIENCE) as hold:
+                hold.check()
         return wait(link_set, *args)
 
     monkeypatch.setattr(LinkSet, "wait", interrupted)
@@ -375,17 +359,3 @@ def test_asyncio_client_connects_while_time_stands_still_for_the_application(nod
         now = getattr(time, name)()
         monkeypatch.setattr(time, name, lambda now=now: now)
     asyncio.run(use())
-
-
-def test_threads_that_end_leave_no_sets_lent(make_lasting, make_worker):
-    client = make_lasting(max_connections=3)
-
-    def use():
-        with client.get_lock("x", timeout=PATIENCE):
-            pass
-
-    workers = [make_worker() for _ in range(6)]
-    for thread in [worker.start(use) for worker in workers]:
-        thread.result(PATIENCE)
-    pool = client.runner.life.pool
-    assert len(pool.idle()) == len(pool) <= 3

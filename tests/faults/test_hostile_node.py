@@ -112,15 +112,6 @@ def test_endless_answers_of_a_minority_cost_nothing(kind, connect, serve):
 # At the beginning.
 
 
-def test_answer_to_the_first_word_is_bounded(connect, serve, eventually):
-    hostile = serve(lambda words: [b"$2000000000\r\n" + b"x" * 9_000_000])
-    before = resident()
-    client = connect(hostile.url, restart_guard=0)
-    assert client.get_lock("x").acquire(timeout=WITHIN)
-    assert resident() - before < 100
-    assert eventually(lambda: client.nodes()[2].last_error, WITHIN)
-
-
 TARPITS = {
     "at hello": lambda words: dribble(b"%1\r\n$10\r\n"),
     "at info": lambda words: dribble(b"$1000\r\n") if words[0] == b"INFO" else [handshake(words)],
