@@ -194,21 +194,6 @@ async def test_fakeredis_takes_part_again_after_a_disconnect(servers):
         await use_alone(client)
 
 
-@in_loop
-async def test_acquire_on_fakeredis_cancelled_at_any_turn_leaves_nothing(servers):
-    async with AsyncClient(fakes(servers), lease=60) as client, AsyncClient(fakes(servers)) as other:
-        for k in range(40):
-            task = asyncio.create_task(_take(client, "x"))
-            await asyncio.sleep(0)
-            for _ in range(k):
-                await asyncio.sleep(0)
-            task.cancel()
-            await asyncio.wait([task])
-            await until(lambda: structures(client) == {})
-            assert await other.get_lock("x").acquire(timeout=PATIENCE)
-            await other.get_lock("x").release()
-
-
 # Malformed replies.
 
 

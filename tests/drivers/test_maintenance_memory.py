@@ -9,7 +9,6 @@ from contextlib import suppress
 import pytest
 
 from redsync import QuorumError
-from redsync._core.memory import NEWBORN, next_step
 
 GUARD = 2.0
 """Seconds; long enough for a test's steps within it on a busy machine."""
@@ -81,58 +80,6 @@ def test_nodes_at_their_first_use_get_original_records_and_grant_at_once(client,
     assert births(raw) == ["original"] * 3
     eventually(lambda: claims(raw) == [1, 1, 1])
     assert states(client) == ["up"] * 3
-
-
-@pytest.fixture
-def before_step(monkeypatch):
-    """Return a function that runs an action once, before a client takes a step of its initialization."""
-
-    def before_step(do, *steps):
-        todo = [do]
-
-        def decide(births, **circumstances):
-            step = next_step(births, **circumstances)
-            if step in steps and todo:
-                todo.pop()()
-            return step
-
-        monkeypatch.setattr("redsync._drivers.any_maintenance.next_step", decide)
-
-    return before_step
-
-
-def write_records(raw, **kinds):
-    """Write new records like another client; they replace blank ones."""
-    for name, kind in kinds.items():
-        node = raw[int(name.removeprefix("node"))]
-        seconds, microseconds = node.time()
-        process = node.info("server")["run_id"][:16]
-        if births([node])[0] in {None, "blank"}:
-            node.set(BIRTH, f"{kind} {seconds * 1000 + microseconds // 1000} {process}")
-
-
-def test_client_that_knew_the_nodes_before_does_not_believe_that_they_are_new(client, raw, before_step, eventually):
-    """Another client may believe so, if it connects after all of them were emptied."""
-    assert take(client) is True
-    for node in raw:
-        node.flushall()
-    before_step(lambda: write_records(raw, node0="original", node1="original", node2="original"), NEWBORN)
-    assert refused_as_forgetful(take(client)) == [True] * 3
-    eventually(lambda: births(raw) == ["original"] * 3)
-    eventually(lambda: states(client) == ["quarantined"] * 3)
-    assert refused_as_forgetful(take(client)) == [True] * 3
-
-
-def test_node_that_does_not_answer_its_initialization_is_out_until_it_does(
-    make_guarded, nodes, raw, before_step, eventually
-):
-    write_records(raw, node0="original", node1="original")
-    before_step(lambda: nodes.pause(2), NEWBORN)
-    client = make_guarded()
-    assert take(client) is True, "the others are a quorum"
-    nodes.resume(2)
-    eventually(lambda: births(raw) == ["original", "original", "newborn"])
-    eventually(lambda: states(client) == ["up"] * 3)
 
 
 def test_first_use_with_a_node_down_waits_for_one_guard(make_guarded, nodes, raw, eventually):

@@ -6,7 +6,6 @@ import sys
 import textwrap
 import threading
 import weakref
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -45,57 +44,53 @@ def run_thread(function):
 
 @pytest.mark.asyncio_too
 @pytest.mark.usefixtures("both_flavours")
-def test_lock_of_an_ended_thread_is_released_at_once_with_a_warning(client, keys, events, warnings, eventually):
+def test_locks_of_an_ended_thread_are_released_at_once_with_warnings(client, keys, events, warnings, eventually):
+    """No matter how often it has acquired them."""
     owners = []
 
     def hold():
         with client.get_lock("y") as other:
             owners.append(other.owner)
-            client.get_lock("x").acquire()
+            for name in ("a", "b"):
+                assert client.get_lock(name).acquire()
+                assert client.get_lock(name).acquire()
 
     run_thread(hold)
-    eventually(lambda: not keys())
-    assert client.get_lock("x").acquire(False)
-    eventually(lambda: events)
-    assert events == [HoldOrphaned("x", owners[0])]
-    ((level, text),) = warnings()
-    assert level == "WARNING"
-    assert "'x'" in text
-    assert owners[0] in text
-    assert "ended without releasing it" in text
-
-
-def test_all_holds_of_an_ended_thread_are_released_no_matter_how_often_acquired(client, keys, events, eventually):
-    def hold():
-        for name in ("a", "b"):
-            lock = client.get_lock(name)
-            assert lock.acquire()
-            assert lock.acquire()
-
-    run_thread(hold)
-    eventually(lambda: sorted(event.name for event in events) == ["a", "b"])
     eventually(lambda: not keys())
     assert len(client.runner.session.holds) == 0
+    assert client.get_lock("a").acquire(False)
+    eventually(lambda: len(events) == 2)
+    assert sorted(events) == [HoldOrphaned("a", owners[0]), HoldOrphaned("b", owners[0])]
+    for name, (level, text) in zip(("'a'", "'b'"), sorted(warnings()), strict=True):
+        assert level == "WARNING"
+        assert name in text
+        assert owners[0] in text
+        assert "ended without releasing it" in text
 
 
-def test_waiter_gets_the_lock_of_an_ended_thread(client, eventually):
-    lock = client.get_lock("x")
-    held, go_on = threading.Event(), threading.Event()
+@pytest.fixture
+def end_holder(client):
+    """A thread holds the lock "x"; return its hold, and a function that lets it end."""
+    holds, held, go_on = [], threading.Event(), threading.Event()
 
     def hold():
-        lock.acquire()
+        holds.append(client.get_lock("x").__enter__())
         held.set()
         go_on.wait(10)
 
     thread = threading.Thread(target=hold)
     thread.start()
-    held.wait(10)
-    with ThreadPoolExecutor(1) as pool:
-        waiter = pool.submit(lock.acquire, timeout=20)
-        eventually(lambda: client.inspect("x").waiters)
-        go_on.set()
-        assert waiter.result(20), "long before the lease of a minute ends"
+    assert held.wait(10)
+    yield holds[0], go_on.set
     thread.join(20)
+
+
+def test_waiter_gets_the_lock_of_an_ended_thread(client, end_holder, other, eventually):
+    _, end = end_holder
+    waiter = other.start(client.get_lock("x").acquire, timeout=20)
+    eventually(lambda: client.inspect("x").waiters)
+    end()
+    assert waiter.result(20), "long before the lease of a minute ends"
 
 
 def test_thread_that_ends_after_its_release_is_not_logged(client, keys, events, warnings):
@@ -114,16 +109,23 @@ def test_thread_that_ends_after_its_release_is_not_logged(client, keys, events, 
     assert keys() == set()
 
 
-def test_lost_hold_of_an_ended_thread_is_not_reported_again(client, raw, events, eventually):
+@pytest.mark.parametrize("owner", ["thread", "mutex"])
+def test_lost_hold_of_an_ended_owner_is_not_reported_again(client, raw, events, eventually, owner):
+    """An ended thread, or a dropped mutex."""
+
     def hold():
-        lock = client.get_lock("x")
+        lock = client.get_lock("x") if owner == "thread" else client.get_mutex("x")
         lock.acquire()
         for node in raw:
             node.flushall()
         with pytest.raises(LeaseLostError):
             lock.extend()
 
-    run_thread(hold)
+    if owner == "thread":
+        run_thread(hold)
+    else:
+        hold()
+        gc.collect()
     eventually(lambda: len(client.runner.session.holds) == 0)
     assert [type(event) for event in events] == [HoldLost]
 
@@ -146,21 +148,11 @@ def test_hold_that_was_handed_on_ends_with_the_thread_that_owned_it(client, keys
     assert handed_on.wait_lost(0.1) is False
 
 
-def test_sleeper_on_a_hold_wakes_when_the_owning_thread_ends(client, eventually):
-    holds, go_on = [], threading.Event()
-
-    def hold():
-        holds.append(client.get_lock("x").__enter__())
-        go_on.wait(10)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    with ThreadPoolExecutor(1) as pool:
-        eventually(lambda: holds)
-        waitable = pool.submit(holds[0].wait_lost, 30)
-        go_on.set()
-        assert waitable.result(20) is False
-    thread.join(20)
+def test_sleeper_on_a_hold_wakes_when_the_owning_thread_ends(end_holder, other):
+    hold, end = end_holder
+    sleeper = other.start(hold.wait_lost, 30)
+    end()
+    assert sleeper.result(20) is False
 
 
 # Mutexes.
@@ -181,19 +173,6 @@ def test_mutex_of_an_ended_thread_stays_held(client, raw, events):
 
 def test_mutex_whose_making_was_interrupted_releases_nothing():
     Mutex.__new__(Mutex).__del__()
-
-
-def test_dropped_lost_mutex_is_not_reported_again(client, raw, events, eventually):
-    mutex = client.get_mutex("x")
-    mutex.acquire()
-    for node in raw:
-        node.flushall()
-    with pytest.raises(LeaseLostError):
-        mutex.extend()
-    del mutex
-    gc.collect()
-    eventually(lambda: len(client.runner.session.holds) == 0)
-    assert [type(event) for event in events] == [HoldLost]
 
 
 # Interpreters.
