@@ -143,20 +143,6 @@ async def test_interrupted_wake_does_not_end_all_later_ones(nodes, monkeypatch):
 
 
 @in_loop
-async def test_start_ends_when_all_nodes_have_refused(nodes):
-    for i in range(3):
-        nodes.kill(i)
-    maintenance = make(nodes.urls, node_timeout=60.0)
-    started_at = clock()
-    task = await started(maintenance, Watch(maintenance))
-    assert clock() - started_at < PATIENCE
-    assert states(maintenance) == ["down"] * 3
-    await stop(maintenance, task)
-    for i in range(3):
-        nodes.restart(i)
-
-
-@in_loop
 async def test_one_task_at_a_time_connects_a_node(nodes):
     maintenance, most = make(nodes.urls), []
     nodes.pause(0)

@@ -10,7 +10,6 @@ import pytest
 import redis.asyncio
 
 from redsync import AsyncClient, QuorumError
-from redsync._core.replies import MOST_BYTES
 from redsync._drivers.handshake_connections import open_connection, pack
 from redsync._drivers.nodes import make_nodes
 from redsync.testing import LocalNodes
@@ -244,31 +243,6 @@ async def test_channel_asks_and_is_taken_over_with_all_that_has_come(nodes, node
         await turns(3)
         sock.sendall(pack("PING"))
         assert sock.recv(100) == b"+PONG\r\n", "the end of the asyncio transport is not that of the connection"
-
-
-@both_loops
-@in_loop
-async def test_channel_that_ends_during_a_question_raises(nodes, node, loop):
-    connection = await open_one(node)
-    nodes.pause(0)
-    asking = asyncio.create_task(connection.run(ask(pack("PING"))))
-    await asyncio.sleep(0.01)
-    nodes.kill(0)
-    with pytest.raises(ConnectionError):
-        await asking
-    connection.close()
-    nodes.restart(0)
-
-
-@in_loop
-async def test_bytes_of_a_handshake_are_bounded(nodes, node):
-    connection = await open_one(node)
-    asking = asyncio.create_task(connection.run(ask(pack("PING"))))
-    await turns(1)
-    connection._stream.feed_data(b"$2000000000\r\n" + b"x" * MOST_BYTES)
-    with pytest.raises(ConnectionError, match="more than 8388608 bytes"):
-        await asking
-    connection.close()
 
 
 @both_loops

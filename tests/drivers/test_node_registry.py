@@ -184,3 +184,11 @@ def test_node_whose_connect_takes_too_long_delays_no_start():
     assert net.registry.is_heard()
     assert [node.index for node in net.registry.due(connecting=[])] == [2]
     assert net.registry.due(connecting=[2]) == []
+
+
+def test_start_waits_no_longer_once_all_nodes_have_refused():
+    net = Net()
+    for node in net.nodes:
+        assert not net.registry.is_heard()
+        net.registry.note_tried(node, "refused")
+    assert net.registry.is_heard()
