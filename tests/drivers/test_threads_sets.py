@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from redsync import AsyncClient, Client, QuorumError, RedsyncError, ReentrantCallError
+from redsync import QuorumError, RedsyncError, ReentrantCallError
 from redsync._core.effects import Broadcast, Tell
 from redsync._core.scripts import Command
 from redsync._drivers.link_sets import LinkSet
@@ -334,28 +334,16 @@ def test_child_of_a_fork_performs_no_effect_of_its_parents_calls(make_lasting, m
     assert in_child(perform) == "['ClientClosedError', 'ClientClosedError'] []"
 
 
-def test_client_connects_while_time_stands_still_for_the_application(nodes, monkeypatch):
-    """As under freezegun; every reading of time goes through one function."""
-    for name in ("monotonic", "time", "perf_counter"):
-        now = getattr(time, name)()
-        monkeypatch.setattr(time, name, lambda now=now: now)
-    with Client(nodes.urls, restart_guard=0.0) as client:
-        assert client.get_lock("x").acquire(timeout=PATIENCE)
-        client.get_lock("x").release()
-
-
-def test_asyncio_client_connects_while_time_stands_still_for_the_application(nodes, monkeypatch):
-    """The loop's own clock runs, as under freezegun with `real_asyncio`."""
-
-    async def use():
-        async with AsyncClient(nodes.urls, restart_guard=0.0) as client:
-            lock = client.get_lock("x")
-            assert await lock.acquire(timeout=PATIENCE)
-            await lock.release()
-
+@pytest.mark.asyncio_too
+@pytest.mark.usefixtures("both_flavours")
+def test_client_connects_while_time_stands_still_for_the_application(make_client, monkeypatch):
+    """As under freezegun, with `real_asyncio` for a loop; every reading of time goes through one function."""
     monotonic = time.monotonic
     monkeypatch.setattr(asyncio.BaseEventLoop, "time", lambda loop: monotonic())
     for name in ("monotonic", "time", "perf_counter"):
         now = getattr(time, name)()
         monkeypatch.setattr(time, name, lambda now=now: now)
-    asyncio.run(use())
+    client = make_client()
+    assert client.get_lock("x").acquire(timeout=PATIENCE)
+    client.get_lock("x").release()
+    client.close()

@@ -59,14 +59,6 @@ def test_hold_whose_claim_the_next_server_has_goes_on(sentinels, servers, eventu
             eventually(lambda: hold.remaining() > 0.9 * lease)
 
 
-def test_server_that_becomes_master_again_is_not_treated_as_unchanged(client, sentinels, servers, eventually):
-    """It is unchanged: the same process, the same record. But another server granted meanwhile."""
-    for port, epoch in ((servers.ports[1], 2), (servers.ports[0], 3)):
-        sentinels.say(port, epoch)
-        eventually(lambda epoch=epoch: client.nodes()[0].epoch == epoch)
-    eventually(lambda: kinds(servers)[0] == "newborn 3")
-
-
 def test_client_goes_on_without_sentinels_but_needs_them_to_reconnect(client, sentinels, servers, eventually):
     sentinels.close()
     eventually(lambda: client.runner.nodes[0].locator.present is None)
