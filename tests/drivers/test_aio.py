@@ -1,4 +1,4 @@
-"""The asyncio driver on real nodes: node failures, order, wake-ups, ended tasks, blocked loops."""
+"""The asyncio driver on real nodes: ended tasks, blocked loops, callbacks, memory."""
 
 import asyncio
 import gc
@@ -28,17 +28,6 @@ def make_client(nodes, events):
 
 def states(client):
     return [status.state for status in client.nodes()]
-
-
-# Failing nodes.
-
-
-@in_loop
-async def test_waiter_does_not_use_more_memory_with_each_look(make_client, make_script):
-    """A standby may ask every second for months."""
-    async with make_client() as client:
-        more = await client.runner.run(stand_by(client.runner.owner(), make_script("echo", "return ARGV[1]")))
-        assert more < LOOKS / 2
 
 
 # Ended tasks.
@@ -120,7 +109,52 @@ async def test_loop_blocked_beyond_a_lease_loses_the_hold(make_client):
             await lock.release()
 
 
+# Callbacks.
+
+
+@in_loop
+async def test_callback_that_raises_a_cancellation_does_not_end_the_maintenance(make_client, raw, events, caplog):
+    def cancel(hold):
+        raise asyncio.CancelledError
+
+    async with make_client(lease=1.0) as client:
+        await client.get_lock("x", on_lost=cancel).acquire()
+        for node in raw:
+            node.delete("redsync:x")
+        await until(lambda: events)
+        assert "CancelledError" in caplog.records[-1].getMessage()
+        async with client.get_lock("y") as hold:
+            before = hold._state.valid_until
+            await until(lambda: hold._state.valid_until > before)
+
+
+def test_callback_that_exits_ends_the_loop_and_holds_are_released(make_client, raw):
+    def leave(hold):
+        raise SystemExit(3)
+
+    async def main():
+        client = make_client(lease=1.0)
+        await client.get_lock("other", lease=60.0).acquire()
+        await client.get_lock("x", on_lost=leave).acquire()
+        for node in raw:
+            node.delete("redsync:x")
+        await asyncio.sleep(ENDLESS)
+
+    with pytest.raises(SystemExit) as caught:
+        asyncio.run(main())
+    assert caught.value.code == 3
+    assert claims(raw) == []
+
+
 # Memory.
+
+
+@in_loop
+async def test_waiter_does_not_use_more_memory_with_each_look(make_client, make_script):
+    """A standby may ask every second for months."""
+    async with make_client() as client:
+        more = await client.runner.run(stand_by(client.runner.owner(), make_script("echo", "return ARGV[1]")))
+        assert more < LOOKS / 2
 
 
 def test_acquire_and_release_leave_no_growing_structure(nodes):
