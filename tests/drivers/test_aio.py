@@ -1,4 +1,4 @@
-"""The asyncio driver on real nodes: ended tasks, blocked loops, callbacks, memory."""
+"""The asyncio driver on real nodes: blocked loops, callbacks, memory."""
 
 import asyncio
 import gc
@@ -28,24 +28,6 @@ def make_client(nodes, events):
 
 def states(client):
     return [status.state for status in client.nodes()]
-
-
-# Ended tasks.
-
-
-@in_loop
-async def test_hold_that_was_handed_on_ends_with_the_task_that_owned_it(make_client, raw):
-    async def take(client):
-        return await client.get_lock("x").__aenter__()
-
-    async with make_client() as client:
-        hold = await asyncio.create_task(take(client))
-        watcher = asyncio.create_task(hold.wait_lost())
-        await until(lambda: not claims(raw))
-        assert await watcher is False
-        assert hold.remaining() == 0.0
-        with pytest.raises(NotOwnedError):
-            hold.check()
 
 
 @both_loops

@@ -9,7 +9,7 @@ import weakref
 
 import pytest
 
-from redsync import Client, HoldLost, HoldOrphaned, LeaseLostError, Mutex, NotOwnedError
+from redsync import Client, HoldOrphaned, Mutex, NotOwnedError
 from tests.support.injection import Interruption
 from tests.support.leftovers import claims
 from tests.support.sweeps import swept
@@ -68,31 +68,6 @@ def test_locks_of_an_ended_thread_are_released_at_once_with_warnings(client, key
         assert "ended without releasing it" in text
 
 
-@pytest.fixture
-def end_holder(client):
-    """A thread holds the lock "x"; return its hold, and a function that lets it end."""
-    holds, held, go_on = [], threading.Event(), threading.Event()
-
-    def hold():
-        holds.append(client.get_lock("x").__enter__())
-        held.set()
-        go_on.wait(10)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    assert held.wait(10)
-    yield holds[0], go_on.set
-    thread.join(20)
-
-
-def test_waiter_gets_the_lock_of_an_ended_thread(client, end_holder, other, eventually):
-    _, end = end_holder
-    waiter = other.start(client.get_lock("x").acquire, timeout=20)
-    eventually(lambda: client.inspect("x").waiters)
-    end()
-    assert waiter.result(20), "long before the lease of a minute ends"
-
-
 def test_thread_that_ends_after_its_release_is_not_logged(client, keys, events, warnings):
     def hold():
         with client.get_lock("x"), client.get_lock("y"):
@@ -107,27 +82,6 @@ def test_thread_that_ends_after_its_release_is_not_logged(client, keys, events, 
     assert events == []
     assert warnings() == []
     assert keys() == set()
-
-
-@pytest.mark.parametrize("owner", ["thread", "mutex"])
-def test_lost_hold_of_an_ended_owner_is_not_reported_again(client, raw, events, eventually, owner):
-    """An ended thread, or a dropped mutex."""
-
-    def hold():
-        lock = client.get_lock("x") if owner == "thread" else client.get_mutex("x")
-        lock.acquire()
-        for node in raw:
-            node.flushall()
-        with pytest.raises(LeaseLostError):
-            lock.extend()
-
-    if owner == "thread":
-        run_thread(hold)
-    else:
-        hold()
-        gc.collect()
-    eventually(lambda: len(client.runner.session.holds) == 0)
-    assert [type(event) for event in events] == [HoldLost]
 
 
 def test_hold_that_was_handed_on_ends_with_the_thread_that_owned_it(client, keys, eventually):
@@ -148,11 +102,20 @@ def test_hold_that_was_handed_on_ends_with_the_thread_that_owned_it(client, keys
     assert handed_on.wait_lost(0.1) is False
 
 
-def test_sleeper_on_a_hold_wakes_when_the_owning_thread_ends(end_holder, other):
-    hold, end = end_holder
-    sleeper = other.start(hold.wait_lost, 30)
-    end()
+def test_sleeper_on_a_hold_wakes_when_the_owning_thread_ends(client, other, eventually):
+    holds, go_on = [], threading.Event()
+
+    def hold():
+        holds.append(client.get_lock("x").__enter__())
+        go_on.wait(10)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    eventually(lambda: holds)
+    sleeper = other.start(holds[0].wait_lost, 30)
+    go_on.set()
     assert sleeper.result(20) is False
+    thread.join(20)
 
 
 # Mutexes.

@@ -17,7 +17,6 @@ import pytest
 
 from redsync import (
     Client,
-    KeyTypeError,
     LeaseLostError,
     Lock,
     NodeChanged,
@@ -188,18 +187,6 @@ def test_interruption_inside_a_with_leaves_the_hold(interrupt, client, act, most
         keep = {"keys": ["redsync:x"], "holds": 1, "most": most}
         interrupt([client], lambda point: lock, lambda lock: act(lock, hold), still_held, **keep)
     assert lock.hold_count() == 0
-
-
-def test_interrupted_acquire_of_a_name_that_others_use_leaves_their_value(interrupt, client, raw):
-    for node in raw:
-        node.rpush("redsync:x", "a list of another program")
-
-    def refused(lock):
-        with pytest.raises(KeyTypeError):
-            lock.acquire(timeout=PATIENCE)
-
-    interrupt([client], lambda point: client.get_lock("x"), refused, lambda lock: lock.hold_count(), keys=["redsync:x"])
-    assert {tuple(node.lrange("redsync:x", 0, -1)) for node in raw} == {("a list of another program",)}
 
 
 # Several at once.
