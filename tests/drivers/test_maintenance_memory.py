@@ -112,16 +112,6 @@ def test_emptied_node_votes_again_after_the_guard(client, nodes, raw, eventually
     assert states(client) == ["up", "down", "up"]
 
 
-def test_renewal_heals_an_emptied_node_and_makes_it_newborn(client, raw, eventually):
-    with client.get_lock("x") as hold:
-        eventually(lambda: claims(raw) == [1, 1, 1])
-        raw[0].flushall()
-        hold.extend()
-        eventually(lambda: claims(raw) == [1, 1, 1])
-        assert births(raw) == ["newborn", "original", "original"]
-        hold.extend()
-
-
 # All nodes forget.
 
 
