@@ -13,18 +13,18 @@ from redsync._drivers.discovery import ClusterLocator, Location, Witness
 from redsync._drivers.nodes import make_nodes
 
 SEEDS = [Witness(f"127.0.0.1:{port}", None) for port in (7000, 7001, 7002)]
-IDS = [sent_command * 40 for sent_command in "abcdef"]
+IDS = [letter * 40 for letter in "abc"]
 SLOTS = ["0-5460", "5461-8191 8193-10921", "8192 10922-16383"]
 
 
-def told(epochs=(1, 2, 3), slots=SLOTS, address="127.0.0.1:{}@17000", replicas_of=(0, 1, 2)):
+def told(slots=SLOTS, address="127.0.0.1:{}@17000"):
+    """Return the answer of a cluster of three masters, each with a replica."""
     lines = []
-    for index, (epoch, owned) in enumerate(zip(epochs, slots, strict=True)):
-        own = "myself,master" if index == 0 else "master"
-        lines.append(f"{IDS[index]} {address.format(7000 + index)} {own} - 0 0 {epoch} connected {owned}")
-    for number, index in enumerate(replicas_of):
-        flags = "slave" if number else "slave,fail"
-        lines.append(f"{'r' * 39}{number} 127.0.0.1:{7100 + number}@1 {flags} {IDS[index]} 0 0 9 connected")
+    for index, owned in enumerate(slots):
+        own = "master" if index else "myself,master"
+        lines.append(f"{IDS[index]} {address.format(7000 + index)} {own} - 0 0 {index + 1} connected {owned}")
+        flags = "slave" if index else "slave,fail"
+        lines.append(f"{'r' * 39}{index} 127.0.0.1:{7100 + index}@1 {flags} {IDS[index]} 0 0 9 connected")
     return ["\n".join([*lines, ""]).encode()]
 
 
