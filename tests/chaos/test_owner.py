@@ -75,29 +75,6 @@ def test_owners_with_real_locks_are_found_in_order(fight, redsync_client, redsyn
     assert judge_exclusion(holds, counters) == []
 
 
-def test_an_owner_releases_what_it_lost_in_a_downgrade(redsync_client, tmp_path):
-    name = "read_write_lock:0"
-    order = Job(urls=[], names=[name], directory=str(tmp_path), history="", first=0, owners=1, seed="7")
-    path = tmp_path / "process-0.0.history"
-
-    async def sleep(seconds):
-        threading.Event().wait(seconds)
-
-    async def act():
-        owner = Owner(0, order, World(Blocking(redsync_client), History(path).note, sleep))
-        operations = owner.operations("read_write_lock")
-        operations._rng = SimpleNamespace(random=lambda: 0.1)  # downgrade
-        seconds = iter([0.0, 0.0, 0.4])  # two levels of the writer, one of the reader
-        await operations.fight(name, Task(1.0, lambda _: next(seconds), lease=0.2, levels=2))
-        await owner.finish()
-        owner.close()
-
-    run(act())
-    lines = read(path)
-    assert any(line["event"] == "lost" for line in lines)
-    assert [line["got"] for line in lines if line["event"] == "last"] == [True]
-
-
 def test_owners_without_locks_are_caught_by_each_witness(fight, tmp_path):
     holds = fight(NoLock(), Task(1.0, 0.002))
     found = judge_exclusion(holds, read_counters(tmp_path, ["lock:0"]))

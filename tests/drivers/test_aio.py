@@ -1,4 +1,4 @@
-"""The asyncio driver on real nodes: node failures, order, wake-ups, ended tasks, blocked loops."""
+"""The asyncio driver on real nodes: blocked loops, callbacks, memory."""
 
 import asyncio
 import gc
@@ -8,8 +8,7 @@ import time
 
 import pytest
 
-from redsync import HoldOrphaned, NodeChanged, NotOwnedError
-from redsync._drivers.environment import clock
+from redsync import NodeChanged, NotOwnedError
 from tests.aio_support import both_loops, claims, client_of, in_loop, run, structures, turns, until, uvloop_in_sweeps
 from tests.drivers.conftest import LOOKS, stand_by
 from tests.support.locks import PATIENCE
@@ -29,141 +28,6 @@ def make_client(nodes, events):
 
 def states(client):
     return [status.state for status in client.nodes()]
-
-
-# Failing nodes.
-
-
-@both_loops
-@in_loop
-async def test_hung_node_delays_no_caller(nodes, make_client, raw, loop):
-    """A node that owes answers costs nothing; otherwise thousands of node timeouts would pass."""
-    async with make_client(node_timeout=0.5) as client:
-        lock = client.get_lock("x")
-        async with lock:
-            pass
-        nodes.pause(2)
-        started_at = clock()
-        for _ in range(200):
-            async with lock:
-                pass
-        took = clock() - started_at
-        nodes.resume(2)
-        assert took < 50 * 0.5
-        await until(lambda: claims(raw) == [])
-        await until(lambda: states(client) == ["up"] * 3)
-
-
-@in_loop
-async def test_waiter_does_not_use_more_memory_with_each_look(make_client, make_script):
-    """A standby may ask every second for months."""
-    async with make_client() as client:
-        more = await client.runner.run(stand_by(client.runner.owner(), make_script("echo", "return ARGV[1]")))
-        assert more < LOOKS / 2
-
-
-@in_loop
-async def test_node_that_is_killed_and_restarted_takes_part_again(nodes, make_client, raw, events):
-    async with make_client() as client:
-        lock = client.get_lock("x")
-        async with lock:
-            nodes.kill(1)
-            await until(lambda: states(client)[1] == "down")
-            async with client.get_lock("y"):
-                pass
-            nodes.restart(1)
-            await until(lambda: states(client) == ["up"] * 3)
-        async with lock:
-            await until(lambda: len(claims(raw)) == 3)
-        changes = [event.state for event in events if isinstance(event, NodeChanged)]
-        assert changes == ["down", "up"]
-
-
-# Wake-ups.
-
-
-@uvloop_in_sweeps
-@in_loop
-async def test_contended_lock_is_handed_on_by_messages(make_client, loop):
-    """Polling waiters would look every 0.5 to 1.5 s: 100 hand-overs would take a minute."""
-
-    async def work(client):
-        for _ in range(10):
-            async with client.get_lock("x"):
-                inside.append(1)
-                assert len(inside) == 1
-                await asyncio.sleep(0)
-                inside.pop()
-
-    inside = []
-    async with make_client() as client, make_client() as other:
-        started_at = clock()
-        await asyncio.gather(*(work(one) for one in (client, other) for _ in range(5)))
-        assert clock() - started_at < 30
-        assert structures(client) == {}
-
-
-# Ended tasks.
-
-
-@uvloop_in_sweeps
-@in_loop
-async def test_lock_of_an_ended_task_is_released_at_once_with_a_warning(make_client, raw, events, warnings, loop):
-    async def hold(client):
-        async with client.get_lock("y") as other:
-            lock = client.get_lock("x")
-            await lock.acquire()
-            await lock.acquire()
-            return other.owner
-
-    async with make_client() as client:
-        owner = await asyncio.create_task(hold(client))
-        await until(lambda: not claims(raw))
-        assert await client.get_lock("x").acquire(False)
-        await client.get_lock("x").release()
-        assert [event for event in events if not isinstance(event, NodeChanged)] == [HoldOrphaned("x", owner)]
-        ((level, text),) = warnings()
-        assert level == "WARNING"
-        assert "ended without releasing it" in text
-        assert structures(client) == {}
-
-
-@pytest.mark.parametrize("ending", ["error", "cancelled"])
-@in_loop
-async def test_lock_of_a_failed_task_is_released(make_client, raw, events, ending):
-    held = asyncio.Event()
-
-    async def hold(client):
-        await client.get_lock("x").acquire()
-        held.set()
-        if ending == "error":
-            raise KeyError("mine")
-        await asyncio.sleep(ENDLESS)
-
-    async with make_client() as client:
-        task = asyncio.create_task(hold(client))
-        await held.wait()
-        task.cancel()  # has no effect if the task has already ended
-        await asyncio.wait([task])
-        assert task.cancelled() == (ending == "cancelled")
-        assert task.cancelled() or isinstance(task.exception(), KeyError)
-        await until(lambda: [type(event) for event in events if not isinstance(event, NodeChanged)] == [HoldOrphaned])
-        await until(lambda: not claims(raw))
-
-
-@in_loop
-async def test_hold_that_was_handed_on_ends_with_the_task_that_owned_it(make_client, raw):
-    async def take(client):
-        return await client.get_lock("x").__aenter__()
-
-    async with make_client() as client:
-        hold = await asyncio.create_task(take(client))
-        watcher = asyncio.create_task(hold.wait_lost())
-        await until(lambda: not claims(raw))
-        assert await watcher is False
-        assert hold.remaining() == 0.0
-        with pytest.raises(NotOwnedError):
-            hold.check()
 
 
 @both_loops
@@ -216,28 +80,6 @@ async def test_blocked_loop_does_not_mistake_unread_answers_for_silence(make_cli
         assert states(client) == ["up"] * 3
 
 
-@uvloop_in_sweeps
-@in_loop
-async def test_maintenance_of_a_blocked_loop_does_not_mistake_unread_answers_for_silence(make_client, events, loop):
-    """No caller waits for these commands, and their answers are unread when the maintenance's own timer is due."""
-
-    async with make_client(node_timeout=0.25) as client:
-        links = client.runner.life.links
-        async with client.get_lock("warm"):
-            pass
-        await asyncio.sleep(0.1)
-        for _ in range(4):
-            task = asyncio.create_task(client.get_lock("x").acquire())
-            await turns(2)
-            task.cancel()
-            await turns(1)
-            client.runner.life.maintenance.alarm()
-            block(client)
-            await asyncio.sleep(0.003)
-            assert not [link for link in links.links if link.suspect]
-        assert not [event for event in events if isinstance(event, NodeChanged)]
-
-
 @in_loop
 async def test_loop_blocked_beyond_a_lease_loses_the_hold(make_client):
     async with make_client(lease=0.3) as client:
@@ -249,7 +91,52 @@ async def test_loop_blocked_beyond_a_lease_loses_the_hold(make_client):
             await lock.release()
 
 
+# Callbacks.
+
+
+@in_loop
+async def test_callback_that_raises_a_cancellation_does_not_end_the_maintenance(make_client, raw, events, caplog):
+    def cancel(hold):
+        raise asyncio.CancelledError
+
+    async with make_client(lease=1.0) as client:
+        await client.get_lock("x", on_lost=cancel).acquire()
+        for node in raw:
+            node.delete("redsync:x")
+        await until(lambda: events)
+        assert "CancelledError" in caplog.records[-1].getMessage()
+        async with client.get_lock("y") as hold:
+            before = hold._state.valid_until
+            await until(lambda: hold._state.valid_until > before)
+
+
+def test_callback_that_exits_ends_the_loop_and_holds_are_released(make_client, raw):
+    def leave(hold):
+        raise SystemExit(3)
+
+    async def main():
+        client = make_client(lease=1.0)
+        await client.get_lock("other", lease=60.0).acquire()
+        await client.get_lock("x", on_lost=leave).acquire()
+        for node in raw:
+            node.delete("redsync:x")
+        await asyncio.sleep(ENDLESS)
+
+    with pytest.raises(SystemExit) as caught:
+        asyncio.run(main())
+    assert caught.value.code == 3
+    assert claims(raw) == []
+
+
 # Memory.
+
+
+@in_loop
+async def test_waiter_does_not_use_more_memory_with_each_look(make_client, make_script):
+    """A standby may ask every second for months."""
+    async with make_client() as client:
+        more = await client.runner.run(stand_by(client.runner.owner(), make_script("echo", "return ARGV[1]")))
+        assert more < LOOKS / 2
 
 
 def test_acquire_and_release_leave_no_growing_structure(nodes):

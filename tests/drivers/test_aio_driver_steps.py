@@ -57,35 +57,6 @@ def test_cancellation_is_thrown_in_and_the_clean_up_runs_to_the_end(cancellation
     asyncio.run(main())
 
 
-def test_cancellation_while_a_clean_up_sleeps_is_thrown_in_too():
-    """No protocol does that; one that did would learn of it."""
-
-    async def main():
-        perform, seen = Performer(), []
-
-        def steps():
-            try:
-                yield from sleeping()
-            except asyncio.CancelledError:
-                seen.append("once")
-                try:
-                    yield from sleeping(b"again")
-                finally:
-                    seen.append("twice")
-                    yield from signal(b"end")
-
-        task = asyncio.create_task(drive(steps(), perform))
-        for _ in range(2):
-            await asyncio.sleep(0)
-            task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert seen == ["once", "twice"]
-        assert perform.performed[-1] == Signal(b"end")
-
-    asyncio.run(main())
-
-
 def test_cancellation_together_with_the_reply_wins():
     async def main():
         perform, seen = Performer(), []

@@ -12,7 +12,7 @@ from redsync._drivers.aio_maintenance import AioMaintenance
 from redsync._drivers.any_maintenance import Stopped
 from redsync._drivers.environment import clock
 from redsync._drivers.nodes import make_nodes
-from tests.aio_support import both_loops, client_of, in_loop, other_tasks, turns, until
+from tests.aio_support import both_loops, in_loop, other_tasks, turns, until
 from tests.support.injection import Interruption
 from tests.support.locks import PATIENCE
 from tests.support.scripted import StandIn
@@ -143,20 +143,6 @@ async def test_interrupted_wake_does_not_end_all_later_ones(nodes, monkeypatch):
 
 
 @in_loop
-async def test_start_ends_when_all_nodes_have_refused(nodes):
-    for i in range(3):
-        nodes.kill(i)
-    maintenance = make(nodes.urls, node_timeout=60.0)
-    started_at = clock()
-    task = await started(maintenance, Watch(maintenance))
-    assert clock() - started_at < PATIENCE
-    assert states(maintenance) == ["down"] * 3
-    await stop(maintenance, task)
-    for i in range(3):
-        nodes.restart(i)
-
-
-@in_loop
 async def test_one_task_at_a_time_connects_a_node(nodes):
     maintenance, most = make(nodes.urls), []
     nodes.pause(0)
@@ -264,10 +250,3 @@ async def test_stop_cancelled_at_any_turn_ends_all_connections(nodes, loop):
         if not stopping.cancelled():
             break
     nodes.resume(2)
-
-
-@in_loop
-async def test_clients_record_is_kept_and_then_removed(nodes, raw):
-    async with client_of(nodes) as client:
-        await until(lambda: all(node.exists(f"redsync:client:{client.id}") for node in raw))
-    assert not any(node.exists(f"redsync:client:{client.id}") for node in raw)

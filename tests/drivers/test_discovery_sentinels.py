@@ -51,21 +51,6 @@ def test_url_has_every_setting(client_class):
     assert node.home == "my master@s1:1001,s2:1002,s3:26379/7"
 
 
-def test_short_url_has_defaults():
-    node = node_of("redis+sentinel://a/m")
-    assert (node.locator.replicas, node.needed) == (0, 0)
-    assert node.locator.witnesses[0].address == "a:26379"
-    assert connection_of(node).db == 0
-
-
-@pytest.mark.parametrize("client_class", [redis.Redis, redis.asyncio.Redis])
-def test_tls_applies_to_sentinels_too(client_class):
-    node = node_of("rediss+sentinel://a:1/m/0?ssl_ca_certs=/ca.pem&socket_keepalive=yes", client_class)
-    for pool in (node._pool, node.locator.witnesses[0].pool):
-        assert pool.connection_class.__name__ == "SSLConnection"
-        assert pool.connection_kwargs["ssl_ca_certs"] == "/ca.pem"
-
-
 @pytest.mark.parametrize("ssl", [False, True])
 @pytest.mark.parametrize(
     ("sentinel", "module"), [(Sentinel, redis.connection), (AsyncSentinel, redis.asyncio.connection)]

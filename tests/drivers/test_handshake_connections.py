@@ -1,4 +1,4 @@
-"""Channels: a handshake is bounded in bytes and time, and an error is a reply like any other."""
+"""Handshakes are bounded in bytes and time, and an error is a reply like any other; asyncio holds them likewise."""
 
 import contextlib
 import socket

@@ -20,7 +20,7 @@ from redsync._drivers.nodes import NodeInfo, make_nodes
 from tests.support.hostile import TEXTS, bulk, handshake, make_answer
 from tests.support.locks import PATIENCE
 from tests.support.scripted import StandIn
-from tests.support.trouble import busy, version_of
+from tests.support.trouble import version_of
 
 SHIPPED = Script.shipped()
 QUESTION = pack("SCRIPT", "EXISTS", *(script.sha for script in SHIPPED))
@@ -145,21 +145,6 @@ def test_new_connection_ends_former_ones(nodes):
             with pytest.raises(redis.ConnectionError, match="closed by server"):
                 former.connection.can_read(60)
             assert other.ping()
-
-
-def test_former_connections_are_remembered_while_the_node_is_busy(nodes, raw):
-    """The link ends, and the next one asks again."""
-    (node,) = make_nodes(nodes.urls[:1], redis.Redis)
-    with connected(node) as (link_set, connection_id):
-        former = (node.info.run_id, raw[0].client_id())
-        node.former.add(former)
-        with busy(raw[:1]):
-            deliver(link_set, node)
-        assert link_set.links == [None]
-        assert node.former == {former, connection_id}
-    with connected(node) as (link_set, _):
-        deliver(link_set, node)
-        assert not node.former
 
 
 def test_node_that_refuses_to_number_or_end_connections_is_still_used(nodes, raw):

@@ -3,14 +3,12 @@
 The uptime would hide what these tests check, so the servers are older than the guard of the clients here.
 """
 
-import logging
 import time
 from contextlib import suppress
 
 import pytest
 
-from redsync import NodeChanged, QuorumError
-from redsync._core.memory import NEWBORN, ORIGINAL, next_step
+from redsync import QuorumError
 
 GUARD = 2.0
 """Seconds; long enough for a test's steps within it on a busy machine."""
@@ -84,66 +82,6 @@ def test_nodes_at_their_first_use_get_original_records_and_grant_at_once(client,
     assert states(client) == ["up"] * 3
 
 
-@pytest.fixture
-def before_step(monkeypatch):
-    """Return a function that runs an action once, before a client takes a step of its initialization."""
-
-    def before_step(do, *steps):
-        todo = [do]
-
-        def decide(births, **circumstances):
-            step = next_step(births, **circumstances)
-            if step in steps and todo:
-                todo.pop()()
-            return step
-
-        monkeypatch.setattr("redsync._drivers.any_maintenance.next_step", decide)
-
-    return before_step
-
-
-def write_records(raw, **kinds):
-    """Write new records like another client; they replace blank ones."""
-    for name, kind in kinds.items():
-        node = raw[int(name.removeprefix("node"))]
-        seconds, microseconds = node.time()
-        process = node.info("server")["run_id"][:16]
-        if births([node])[0] in {None, "blank"}:
-            node.set(BIRTH, f"{kind} {seconds * 1000 + microseconds // 1000} {process}")
-
-
-def test_new_client_accepts_that_a_node_is_newborn(make_guarded, raw, before_step):
-    before_step(lambda: write_records(raw, node0="newborn"), ORIGINAL)
-    client = make_guarded()
-    assert take(client) is True
-    assert states(client) == ["quarantined", "up", "up"]
-    assert births(raw) == ["newborn", "original", "original"]
-
-
-def test_client_that_knew_the_nodes_before_does_not_believe_that_they_are_new(client, raw, before_step, eventually):
-    """Another client may believe so, if it connects after all of them were emptied."""
-    assert take(client) is True
-    for node in raw:
-        node.flushall()
-    before_step(lambda: write_records(raw, node0="original", node1="original", node2="original"), NEWBORN)
-    assert refused_as_forgetful(take(client)) == [True] * 3
-    eventually(lambda: births(raw) == ["original"] * 3)
-    eventually(lambda: states(client) == ["quarantined"] * 3)
-    assert refused_as_forgetful(take(client)) == [True] * 3
-
-
-def test_node_that_does_not_answer_its_initialization_is_out_until_it_does(
-    make_guarded, nodes, raw, before_step, eventually
-):
-    write_records(raw, node0="original", node1="original")
-    before_step(lambda: nodes.pause(2), NEWBORN)
-    client = make_guarded()
-    assert take(client) is True, "the others are a quorum"
-    nodes.resume(2)
-    eventually(lambda: births(raw) == ["original", "original", "newborn"])
-    eventually(lambda: states(client) == ["up"] * 3)
-
-
 def test_first_use_with_a_node_down_waits_for_one_guard(make_guarded, nodes, raw, eventually):
     """The absent node may remember claims of an earlier use, made together with one of the others."""
     nodes.kill(2)
@@ -164,30 +102,6 @@ def _age(node):
 # One node forgets.
 
 
-@pytest.fixture
-def lines(caplog):
-    """Return a function that returns the logged states of a node."""
-    caplog.set_level(logging.INFO, "redsync.node")
-    return lambda: [(record.levelname, record.getMessage()) for record in caplog.records]
-
-
-def test_quarantine_of_an_emptied_node_is_one_warning_and_one_event(make_guarded, raw, lines, eventually):
-    events = []
-    client = make_guarded(listeners=[events.append])
-    assert take(client) is True
-    raw[0].flushall()
-    for _ in range(5):
-        assert take(client) is True
-    address = client.nodes()[0].address
-    eventually(lambda: [level for level, text in lines() if address in text] == ["WARNING"])
-    assert "quarantined" in lines()[0][1]
-    assert "may have forgotten claims" in lines()[0][1]
-    eventually(lambda: len(events) == 2)
-    assert [event.state for event in events] == ["quarantined", "up"]
-    assert all(isinstance(event, NodeChanged) and event.node == address for event in events)
-    eventually(lambda: [level for level, _ in lines()] == ["WARNING", "INFO"])
-
-
 def test_emptied_node_votes_again_after_the_guard(client, nodes, raw, eventually):
     assert take(client) is True
     raw[0].flushall()
@@ -196,26 +110,6 @@ def test_emptied_node_votes_again_after_the_guard(client, nodes, raw, eventually
     eventually(lambda: take(client) is True)
     assert _age(raw[0]) >= 1000 * GUARD
     assert states(client) == ["up", "down", "up"]
-
-
-def test_vote_of_an_emptied_node_is_a_failure_with_its_reason(client, raw):
-    assert take(client) is True
-    for node in raw[:2]:
-        node.flushall()
-    votes = take(client)
-    assert refused_as_forgetful(votes) == [True, True, False]
-    assert "Client(restart_guard=...)" in votes[0].detail
-    assert refused_as_forgetful(take(client)) == [True, True, False], "even when that is known before it is asked"
-
-
-def test_renewal_heals_an_emptied_node_and_makes_it_newborn(client, raw, eventually):
-    with client.get_lock("x") as hold:
-        eventually(lambda: claims(raw) == [1, 1, 1])
-        raw[0].flushall()
-        hold.extend()
-        eventually(lambda: claims(raw) == [1, 1, 1])
-        assert births(raw) == ["newborn", "original", "original"]
-        hold.extend()
 
 
 # All nodes forget.
@@ -232,18 +126,6 @@ def test_nodes_all_emptied_under_a_hold_grant_no_other_while_it_is_valid(make_gu
         with suppress(QuorumError):
             assert not lock.acquire(False), "two valid holds"
     assert lock.acquire(timeout=20)
-
-
-# A node replaced by another server.
-
-
-def test_node_replaced_by_an_empty_server_is_kept_out_by_its_uptime_and_its_record(client, nodes, raw, eventually):
-    assert take(client) is True
-    nodes.kill(0)
-    nodes.restart(0)
-    eventually(lambda: states(client) == ["quarantined", "up", "up"])
-    eventually(lambda: births(raw) == ["newborn", "original", "original"])
-    eventually(lambda: states(client) == ["up"] * 3)
 
 
 # Earlier data.

@@ -6,6 +6,7 @@ import pytest
 import redis
 
 from redsync import ConfigurationError
+from redsync._core.memory import NEWBORN, ORIGINAL
 from redsync._drivers.any_maintenance import NodeRegistry
 from redsync._drivers.nodes import NodeInfo, make_nodes
 from tests.support.scripted import StandIn
@@ -102,19 +103,64 @@ def test_server_has_one_name_though_two_nodes_had_it(net):
     assert net.life.session.processes.named == b",s1@20,s2@15,"
 
 
-def test_answer_under_a_former_name_counts_for_nothing():
+@pytest.fixture
+def guarded():
+    """Connected nodes that take part in new grants only once their birth records are known."""
     net = Net(restart_guard=1.0)
     net.connect(0, 1, 2)
+    return net
+
+
+def answer(request, record, *indices):
+    """Let nodes answer the question about their memory."""
+    for index in indices:
+        name = b"s%d@15" % index
+        request.tally.record(index, [record + b" " + name, 1000, name])
+
+
+def knows(net):
+    return [node.birth and node.birth.kind for node in net.nodes]
+
+
+def test_answer_under_a_former_name_counts_for_nothing(guarded):
     asked = []
-    net.registry.initialize(asked.append)
-    net.cut(0)
-    net.names["s0"] = b"s0@20"
-    net.connect(0)
-    for index, name in enumerate((b"s0@15", b"s1@15", b"s2@15")):
-        asked[0].tally.record(index, [b"newborn 1 " + name, 1, name])
-    net.registry.initialize(asked.append)
-    assert [node.birth is not None for node in net.nodes] == [False, True, True]
-    assert b"s0@20" in net.life.session.processes.named
+    guarded.registry.initialize(asked.append)
+    guarded.cut(0)
+    guarded.names["s0"] = b"s0@20"
+    guarded.connect(0)
+    answer(asked[0], b"newborn 1", 0, 1, 2)
+    guarded.registry.initialize(asked.append)
+    assert knows(guarded) == [None, NEWBORN, NEWBORN]
+    assert b"s0@20" in guarded.life.session.processes.named
+
+
+def test_node_that_does_not_answer_the_question_about_its_memory_is_asked_again(guarded):
+    asked, known = [], []
+    guarded.registry.initialize(asked.append)
+    answer(asked[0], b"original 1", 0, 1)
+    for later in (0.0, 1.0, 1.0):
+        guarded.now += later
+        guarded.registry.initialize(asked.append)
+        known.append(knows(guarded))
+    assert known == [[None] * 3, *[[ORIGINAL, ORIGINAL, None]] * 2], "at first, the third may yet answer"
+    answer(asked[1], b"original 1", 0, 1)
+    answer(asked[1], b"newborn 1", 2)
+    guarded.registry.initialize(asked.append)
+    assert knows(guarded) == [ORIGINAL, ORIGINAL, NEWBORN]
+
+
+def test_client_that_knew_nodes_before_does_not_believe_that_they_are_new(guarded):
+    """Another client may believe so, if it connects after all of them were emptied."""
+    asked, known = [], []
+    for record in (b"original 1", b"original 2"):
+        guarded.registry.initialize(asked.append)
+        answer(asked[-1], record, 0, 1, 2)
+        guarded.registry.initialize(asked.append)
+        known.append(knows(guarded))
+        for node in guarded.nodes:
+            node.remember(None, guarded.now)  # it has said that it forgot
+        guarded.now += 1.0
+    assert known == [[ORIGINAL] * 3, [NEWBORN] * 3]
 
 
 def test_same_server_at_two_addresses_is_refused_at_the_second(net):
@@ -138,3 +184,11 @@ def test_node_whose_connect_takes_too_long_delays_no_start():
     assert net.registry.is_heard()
     assert [node.index for node in net.registry.due(connecting=[])] == [2]
     assert net.registry.due(connecting=[2]) == []
+
+
+def test_start_waits_no_longer_once_all_nodes_have_refused():
+    net = Net()
+    for node in net.nodes:
+        assert not net.registry.is_heard()
+        net.registry.note_tried(node, "refused")
+    assert net.registry.is_heard()

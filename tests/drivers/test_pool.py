@@ -319,11 +319,3 @@ def test_set_whose_return_a_close_interrupts_is_torn(lender):
     assert list(lender.pool.invalidated) == [first]
     assert lender.looks == 1
     lender.end_torn()
-
-
-def test_close_returns_the_free_sets(lender):
-    first, second = lender.borrow(), lender.borrow()
-    lender.give_back(first)
-    assert lender.pool.close() == [first]
-    first.end("closed", orderly=True)
-    lender.give_back(second)

@@ -11,7 +11,7 @@ from redis.exceptions import AuthenticationError, RedisError
 
 from redsync._drivers.redis_py import connect, database_of, new_connection, take_streams
 from redsync.testing import LocalNodes
-from tests.aio_support import client_of, in_loop, until
+from tests.aio_support import in_loop
 from tests.support.locks import PATIENCE
 
 NAME = "node.invalid"
@@ -112,14 +112,6 @@ async def test_tls_checks_the_name_and_not_the_address(nodes, resolve, certifica
     with pytest.raises(RedisError, match=f"(?i)hostname mismatch.*{NAME}|{NAME}"):
         await connect(new_connection(pool, 5.0))
     server.close()
-
-
-@in_loop
-async def test_client_finds_a_node_behind_a_silent_address(nodes, resolve, silence):
-    resolve(SILENT, WORKING)
-    silence(nodes.ports[0])
-    async with client_of([f"redis://{NAME}:{nodes.ports[0]}"], node_timeout=0.1) as client:
-        await until(lambda: client.nodes()[0].state == "up")
 
 
 @in_loop

@@ -1,4 +1,4 @@
-"""The driver for threads: atomic steps, owners, and interrupted protocols."""
+"""The driver for threads: atomic steps, owners, waking, and connecting threads."""
 
 import os
 import signal as signals
@@ -12,8 +12,7 @@ import redis
 from redis.credentials import CredentialProvider
 
 from redsync import Client, ClientClosedError
-from redsync._core.effects import Broadcast, Tell, Wait, broadcast, signal, tell, wait
-from redsync._core.scripts import Command
+from redsync._core.effects import Wait, signal, wait
 from redsync._drivers import any_runner, threads
 from redsync._drivers.environment import clock
 from redsync._drivers.maintenance import Maintenance
@@ -57,42 +56,9 @@ def test_steps_are_atomic_over_many_threads(runner):
     assert counter == [4000]
 
 
-def test_effects_are_performed_without_the_monitor(runner, eventually):
-    """A sleeping protocol delays no other."""
-
-    def sleep():
-        yield from wait(Wait(clock() + 60, b"sleeper", unless=lambda: False))
-        return clock()
-
-    with ThreadPoolExecutor(1) as pool:
-        waitable = pool.submit(runner.run, sleep())
-        for _ in range(20):
-            runner.run(ring(b"unused"))
-        assert not waitable.done()
-        eventually(lambda: runner.run(ring(b"sleeper")) or waitable.done())
-
-
-def ring(key):
-    yield from signal(key)
-
-
 def test_waiter_does_not_use_more_memory_with_each_look(runner, make_script):
     """A standby may ask every second for months."""
     assert runner.run(stand_by(runner.owner(), make_script("echo", "return ARGV[1]"))) < LOOKS / 2
-
-
-def test_run_returns_a_protocols_result_and_raises_its_error(runner):
-    def fail():
-        yield from signal(b"unused")
-        raise KeyError("mine")
-
-    def succeed():
-        yield from signal(b"unused")
-        return "mine"
-
-    with pytest.raises(KeyError, match="mine"):
-        runner.run(fail())
-    assert runner.run(succeed()) == "mine"
 
 
 def test_owners_are_threads_and_never_reused(runner):
@@ -130,36 +96,6 @@ def test_signals_are_never_lost_between_check_and_sleep(runner):
         list(pool.map(lambda me: runner.run(play(me)), range(2)))
     assert turn == [rounds]
     assert time.monotonic() - started_at < 20
-
-
-# Interruptions.
-
-
-def test_protocol_is_interrupted_at_its_effect_and_cleans_up(runner, raw, make_script):
-    append = make_script("append", "redis.call('rpush', KEYS[1], ARGV[1]) return 1")
-    owner = runner.owner()
-    for node in raw:
-        node.script_load(append.source)
-    seen = []
-
-    def unless():
-        raise Interruption
-
-    def work():
-        try:
-            yield from wait(Wait(clock() + 30, b"key", unless=unless))
-        except Interruption as error:
-            seen.append(error)
-            yield from tell(Tell(Command(append, (b"list",), (b"told",)), owner))
-            command = Command(append, (b"list",), (b"asked",))
-            tally = yield from broadcast(Broadcast(command, owner, lambda reply: True, 2.0))
-            seen.append(tally.won)
-            raise
-
-    with pytest.raises(Interruption):
-        runner.run(work())
-    assert seen[1:] == [True]
-    assert sum(node.lrange("list", 0, -1) == ["told", "asked"] for node in raw) >= 2
 
 
 # Connecting threads.

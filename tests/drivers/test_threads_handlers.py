@@ -411,18 +411,6 @@ def test_callback_may_close_the_client(make_lasting, raw, lose, caplog, eventual
     client.close()
 
 
-def test_callback_that_exits_ends_nothing(make_lasting, raw, lose, caplog, eventually):
-    told = []
-    client = make_lasting(lease=1.0, listeners=[told.append])
-    lose(client, lambda hold: sys.exit(1))
-    eventually(lambda: told)
-    assert "SystemExit(1)" in caplog.records[-1].getMessage()
-    with client.get_lock("y") as hold:
-        state = hold._state
-        until = state.valid_until
-        eventually(lambda: state.valid_until > until)
-
-
 def test_callback_that_exits_in_the_callers_thread_ends_that_thread(make_lasting, lose):
     """Like any function that the thread calls."""
     client = make_lasting(lease=60.0)

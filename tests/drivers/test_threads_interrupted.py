@@ -17,7 +17,6 @@ import pytest
 
 from redsync import (
     Client,
-    KeyTypeError,
     LeaseLostError,
     Lock,
     NodeChanged,
@@ -158,18 +157,6 @@ def test_interrupted_release_has_released_or_can_be_repeated(interrupt, client, 
     interrupt([client], acquired, lambda lock: lock.release(), released)
 
 
-def test_interrupted_reentry_leaves_the_outer_hold(interrupt, client):
-    lock = client.get_lock("outer")
-    with lock as outer:
-
-        def still_held(_):
-            outer.check()
-            return None if lock.hold_count() == 1 else f"held {lock.hold_count()} times"
-
-        interrupt([client], lambda point: lock, enter_and_leave, still_held, keys=["redsync:outer"], holds=1)
-    assert lock.hold_count() == 0
-
-
 def test_interrupted_wait_leaves_no_place_in_a_queue(interrupt, client, make_lock, make_worker):
     def wait_in_vain(lock):
         with suppress(QuorumError):  # where connections are discarded, or the machine is busy
@@ -181,39 +168,25 @@ def test_interrupted_wait_leaves_no_place_in_a_queue(interrupt, client, make_loc
     holder.do(held.release)
 
 
-def test_interrupted_extension_leaves_the_hold(interrupt, client):
+@pytest.mark.parametrize(
+    ("act", "most"),
+    [
+        pytest.param(lambda lock, hold: enter_and_leave(lock), 900, id="reentry"),
+        pytest.param(lambda lock, hold: hold.extend(), 900, id="extension"),
+        pytest.param(lambda lock, hold: hold.wait_lost(0.005), 80, id="wait for a loss"),
+    ],
+)
+def test_interruption_inside_a_with_leaves_the_hold(interrupt, client, act, most):
     lock = client.get_lock("x")
     with lock as hold:
 
         def still_held(_):
             hold.check()
+            return None if lock.hold_count() == 1 else f"held {lock.hold_count()} times"
 
-        interrupt([client], lambda point: hold, lambda hold: hold.extend(), still_held, keys=["redsync:x"], holds=1)
-
-
-def test_interrupted_wait_for_a_loss_leaves_the_hold(interrupt, client):
-    lock = client.get_lock("x")
-    with lock as hold:
-
-        def still_held(_):
-            hold.check()
-
-        def wait_in_vain(hold):
-            assert not hold.wait_lost(0.005)
-
-        interrupt([client], lambda point: hold, wait_in_vain, still_held, keys=["redsync:x"], holds=1, most=80)
-
-
-def test_interrupted_acquire_of_a_name_that_others_use_leaves_their_value(interrupt, client, raw):
-    for node in raw:
-        node.rpush("redsync:x", "a list of another program")
-
-    def refused(lock):
-        with pytest.raises(KeyTypeError):
-            lock.acquire(timeout=PATIENCE)
-
-    interrupt([client], lambda point: client.get_lock("x"), refused, lambda lock: lock.hold_count(), keys=["redsync:x"])
-    assert {tuple(node.lrange("redsync:x", 0, -1)) for node in raw} == {("a list of another program",)}
+        keep = {"keys": ["redsync:x"], "holds": 1, "most": most}
+        interrupt([client], lambda point: lock, lambda lock: act(lock, hold), still_held, **keep)
+    assert lock.hold_count() == 0
 
 
 # Several at once.

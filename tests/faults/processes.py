@@ -5,15 +5,11 @@ whole, so its children may report as well. It continues when a line arrives.
 """
 
 import json
-import multiprocessing
 import os
 import signal
 import sys
-import threading
 import time
 import traceback
-from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 
 from redsync import Client, NotOwnedError
 from redsync._drivers.environment import clock
@@ -124,105 +120,9 @@ def daemon(settings):
     client.close()
 
 
-# Counting.
-
-
-def count(lock, path, times):
-    """Add to the number in a file under a lock passed as an argument; return the counting process."""
-    for _ in range(times):
-        with lock as hold:
-            number = int(path.read_text())
-            time.sleep(0.001)
-            path.write_text(str(number + 1))
-    return os.getpid(), hold.owner.partition(":")[0]
-
-
-def count_and_tell(lock, path, times):
-    pid, client_id = count(lock, path, times)
-    tell(pid=pid, id=client_id)
-
-
-def counting(settings):
-    """Processes, a pool of processes, and this one count under one lock."""
-    context = multiprocessing.get_context(settings["method"])
-    path, times = Path(settings["path"]), settings["times"]
-    client = make_client(settings)
-    lock = client.get_lock("count")
-    count_and_tell(lock, path, times)  # by now the client is connected
-    processes = [context.Process(target=count_and_tell, args=(lock, path, times)) for _ in range(2)]
-    for process in processes:
-        process.start()
-    with ProcessPoolExecutor(2, mp_context=context) as pool:
-        tasks = [pool.submit(count, lock, path, times) for _ in range(4)]
-        count_and_tell(lock, path, times)
-        for task in tasks:
-            pid, client_id = task.result(30)
-            tell(pid=pid, id=client_id)
-    for process in processes:
-        process.join(30)
-        assert process.exitcode == 0
-    tell(counted=8 * times)
-    client.close()
-
-
-# Processes that leave.
-
-
-def take(lock):
-    assert lock.acquire(timeout=20)
-
-
-def leave(settings):
-    """End in an orderly way while holding, without telling the client."""
-    client = make_client(settings)
-    take(client.get_lock("main's"))
-    with client.get_lock("released"):
-        pass
-    lock = client.get_lock("other's")
-    match settings["who"]:
-        case "thread":
-            took = threading.Event()
-
-            def take_and_stay():
-                take(lock)
-                took.set()
-                time.sleep(60)
-
-            threading.Thread(target=take_and_stay, daemon=True).start()
-            assert took.wait(20)
-        case "child":
-            pid = os.fork()
-            if not pid:
-                take(lock)
-                sys.exit(0)
-            assert status_of(pid) == 0
-        case "fork" | "spawn" | "forkserver" as method:
-            process = multiprocessing.get_context(method).Process(target=take, args=(lock,))
-            process.start()
-            process.join(20)
-            assert process.exitcode == 0
-        case "fork pool" | "spawn pool" as pool:
-            context = multiprocessing.get_context(pool.split()[0])
-            with ProcessPoolExecutor(1, mp_context=context) as executor:
-                executor.submit(take, lock).result(20)
-    if settings["who"] not in ("main", "thread"):
-        # All other holders have ended.
-        started_at = clock()
-        take(lock)
-        tell(waited=clock() - started_at)
-    tell(held=client.get_lock("main's").owned())
-    sys.exit(settings["status"])
-
-
 def main():
-    programs = {
-        "family": family,
-        "daemon": daemon,
-        "counting": counting,
-        "leave": leave,
-    }
     signal.alarm(115)  # if the tests are killed, no process stays forever
-    programs[sys.argv[1]](json.loads(sys.argv[2]))
+    {"family": family, "daemon": daemon}[sys.argv[1]](json.loads(sys.argv[2]))
 
 
 if __name__ == "__main__":

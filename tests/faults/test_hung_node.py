@@ -2,7 +2,7 @@
 
 import pytest
 
-pytestmark = pytest.mark.usefixtures("all_nodes_met")
+pytestmark = [pytest.mark.usefixtures("both_flavours", "all_nodes_met"), pytest.mark.asyncio_too]
 
 LONG = 120.0
 """Seconds of a lease that the tests never wait for: claims that are gone sooner were released."""

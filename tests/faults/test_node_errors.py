@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import redis
 
-from redsync import Client, QuorumError
+from redsync import QuorumError
 from redsync._core.quorum import Choice
 from redsync.testing import FaultProxy
 from tests.support.fake_server import ODD_ANSWERS, FakeServer
@@ -212,11 +212,11 @@ def test_busy_minority_goes_unnoticed(client, admin, eventually):
 
 
 @pytest.fixture
-def proxied(proxies):
-    with Client([proxy.url for proxy in proxies], lease=LONG, node_timeout=2.0, restart_guard=0) as client:
-        with client.get_lock("x"):
-            pass
-        yield client
+def proxied(proxies, make_client):
+    client = make_client([proxy.url for proxy in proxies], lease=LONG, node_timeout=2.0)
+    with client.get_lock("x"):
+        pass
+    return client
 
 
 # Each strikes once, on the next reply of that node.
@@ -227,6 +227,8 @@ STRIKES = {
 }
 
 
+@pytest.mark.asyncio_too
+@pytest.mark.usefixtures("both_flavours")
 def test_broken_connections_to_minority_go_unnoticed(proxied, proxies, admin, eventually):
     for strike in STRIKES.values():
         eventually(lambda: {node.state for node in proxied.nodes()} == {"up"})
