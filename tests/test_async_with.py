@@ -72,24 +72,6 @@ async def test_body_is_cancelled_when_the_nodes_forget_or_its_lease_ends(make_cl
 
 
 @in_loop
-async def test_body_that_computes_is_cancelled_at_its_next_await(make_client):
-    reached = []
-    async with make_client() as client:
-        with comes_out(LeaseLostError):
-            async with client.get_lock("x", lease=0.1) as hold:
-                while not hold.lost:
-                    pass
-                await asyncio.sleep(0)
-                with comes_out(LeaseLostError):
-                    hold.check()
-                reached.append("after the check")
-                await asyncio.sleep(ENDLESS)
-                reached.append("never")
-        await goes_on()
-    assert reached == ["after the check"]
-
-
-@in_loop
 async def test_loss_noticed_by_the_body_or_its_end_is_raised_once_and_cancels_nothing_later(make_client):
     async def check(hold):
         hold.check()
@@ -405,22 +387,6 @@ async def test_loss_together_with_a_timeout_raises_each_in_its_own_block(make_cl
                 async with asyncio.timeout(ENDLESS) as timeout:
                     await body(timeout)
         await goes_on()
-
-
-@in_loop
-async def test_loss_in_a_task_group_ends_the_group(make_client, raw):
-    async def hold(client):
-        async with client.get_lock("x"):
-            lose(client)
-            await asyncio.sleep(ENDLESS)
-
-    async with make_client() as client:
-        with comes_out(ExceptionGroup) as info:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(hold(client))
-                group.create_task(asyncio.sleep(ENDLESS))
-        (error,) = info.value.exceptions
-        assert isinstance(error, LeaseLostError)
 
 
 @in_loop

@@ -95,23 +95,6 @@ def test_node_may_require_a_password(server_path, other):
             assert "s3cr" not in repr(client)
 
 
-def test_first_operation_reports_a_wrong_password(server_path):
-    with LocalNodes(1, server=server_path, config={"requirepass": "secret"}) as nodes, nodes.client() as client:
-        with pytest.raises(QuorumError) as info:
-            client.get_lock("x").acquire(False)
-        assert "auth" in info.value.votes[0].detail.lower()
-
-
-def test_database_of_the_url_is_used(make_client, nodes, raw, eventually):
-    client = make_client([url.removesuffix("/0") + "/3" for url in nodes.urls])
-    with client.get_lock("x"):
-        assert client.get_lock("x").locked()
-        assert raw.keys() == [set()] * 5
-        for url in nodes.urls:
-            with redis.Redis.from_url(url.removesuffix("/0") + "/3") as connection:
-                eventually(lambda: connection.exists("redsync:x"))
-
-
 # Invalid settings
 
 
@@ -426,17 +409,6 @@ def test_client_made_without_a_majority_works_once_there_is_one(make_client, nod
 # The end
 
 
-def test_close_releases_the_holds_of_all_threads(make_client, make_worker, raw, eventually):
-    client = make_client()
-    client.get_lock("mine").acquire()
-    client.get_lock("mine").acquire()
-    for name in ("theirs", "others"):
-        make_worker().do(client.get_lock(name).acquire)
-    eventually(lambda: raw.count("redsync:others") == 5)
-    client.close()
-    eventually(lambda: raw.keys() == [set()] * 5)
-
-
 def test_close_ends_waits(make_client, other, make_worker, raw, eventually):
     client, holder = make_client(), make_client()
     make_worker().do(holder.get_lock("x").acquire)
@@ -449,22 +421,6 @@ def test_close_ends_waits(make_client, other, make_worker, raw, eventually):
         assert isinstance(waiting.exception(20), ClientClosedError)
     assert time.monotonic() - started < PATIENCE
     eventually(lambda: raw.keys() == [{b"redsync:x"}] * 5)
-
-
-def test_second_close_does_nothing(make_client, maintenance_threads):
-    client = make_client()
-    client.close()
-    client.close()
-    assert not maintenance_threads()
-
-
-def test_close_is_quick_when_nodes_do_not_answer(make_client, nodes, maintenance_threads):
-    client = make_client()
-    client.get_lock("x").acquire()
-    for i in range(4):
-        nodes.pause(i)
-    assert timed(client.close)[1] < PATIENCE
-    assert not maintenance_threads()
 
 
 def test_close_of_one_client_leaves_others_alone(make_client):

@@ -212,30 +212,6 @@ def test_theirs_is_refused_for_as_long_as_ours_is_renewed(make_client, raw, pott
     assert [theirs.acquire(timeout=20) for theirs in both] == [True, True]
 
 
-def test_their_release_after_a_loss_leaves_ours_alone(ours, theirs, raw, eventually):
-    theirs.acquire()
-    for node in raw:
-        node.delete(theirs.key)
-    with ours as hold:
-        eventually(lambda: raw.count(theirs.key) == 5)
-        theirs.release()
-        assert stored(raw, theirs.key) == hold.owner.encode()
-        hold.extend()
-
-
-def test_minority_that_they_hold_excludes_no_owner(ours, theirs, nodes, raw, eventually):
-    """Their claim was left behind on two nodes, as by a process that died halfway."""
-    theirs.acquire()
-    for node in raw[:3]:
-        node.delete(theirs.key)
-    value = raw[4].get(theirs.key)
-    with ours:
-        assert [node.get(theirs.key) == value for node in raw] == [False] * 3 + [True] * 2
-        assert theirs.acquire() is False
-        ours.extend()
-    eventually(lambda: raw.count(theirs.key) == 2)
-
-
 # Both at once
 
 

@@ -37,19 +37,6 @@ def test_second_acquire_raises_after_a_loss_until_it_is_released(noticed, client
         assert mutex.acquire(False) is False
 
 
-def test_waiter_gets_an_error_when_its_object_loses_meanwhile(client, mutex, other, raw, eventually):
-    """Otherwise the release by the thread that lost would release the waiter's hold."""
-    mutex.acquire(lease=0.3)
-    waiter = other.start(mutex.acquire)
-    with pytest.raises(LeaseLostError, match="'x'"):
-        waiter.result(20)
-    with pytest.raises(LeaseLostError):
-        mutex.release()
-    eventually(lambda: raw.keys() == [set()] * 5)
-    assert other.do(mutex.acquire, False)
-    mutex.release()
-
-
 def test_with_after_a_loss_releases_only_its_own_hold(mutex, other, raw, eventually):
     with pytest.raises(NotOwnedError, match="'x'"), mutex as hold:  # noqa: PT012  # the body of the mutex
         flush(raw)
