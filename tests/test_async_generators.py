@@ -165,31 +165,6 @@ class EndedTask:
         return {event.name for event in self.events if isinstance(event, HoldOrphaned)}
 
 
-@each_entered
-@in_loop
-async def test_fixture_keeps_its_lock_after_the_task_that_began_it(nodes, kind):
-    """As pytest-asyncio and unittest run one: a task for what comes before the `yield`, others for the rest."""
-    ended = EndedTask(nodes)
-    async with ended.client as client:
-        lock = KINDS[kind](client)
-
-        async def fixture():
-            async with lock as hold:
-                yield hold
-
-        stream = fixture()
-        hold = await ended.run(anext(stream))
-        assert not await is_free(nodes, kind)
-        hold.check()
-        assert not hold.lost
-        await hold.extend()
-        assert await asyncio.create_task(_awaiting(anext(stream, "ended"))) == "ended"
-        assert await is_free(nodes, kind)
-        assert not lock._entered
-        assert ended.orphans() == {"acquired"}
-        await goes_on()
-
-
 @in_loop
 async def test_loss_after_the_task_has_ended_is_raised_at_the_end_of_the_with(nodes):
     ended = EndedTask(nodes)

@@ -237,18 +237,6 @@ async def test_lock_is_not_for_callbacks(nodes):
 # The start.
 
 
-@uvloop_in_sweeps
-@in_loop
-async def test_tasks_that_use_a_new_client_at_once_share_its_start(nodes, raw, loop):
-    client = client_of(nodes)
-    results = await asyncio.gather(*(client.get_lock(f"x {i}").acquire() for i in range(20)))
-    assert results == [True] * 20
-    # Each has its own task, which has ended.
-    await until(lambda: claims(raw) == [])
-    assert all(node.info("clients")["connected_clients"] <= 3 for node in raw)
-    await client.close()
-
-
 @in_loop
 async def test_all_tasks_of_a_client_with_one_server_twice_get_the_error(nodes):
     port = nodes.ports[0]

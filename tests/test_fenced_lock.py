@@ -4,8 +4,6 @@ import pytest
 
 pytestmark = pytest.mark.usefixtures("both_flavours")
 
-TOKEN = "redsync_token:{redsync:x}"
-
 
 @pytest.fixture
 def lock(client):

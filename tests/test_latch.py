@@ -18,6 +18,8 @@ def latch(client):
 
 
 def test_latch_that_was_never_set_is_open(latch, raw):
+    assert latch.name == "x"
+    assert repr(latch) == "<CountDownLatch 'x'>"
     assert latch.count() == 0
     assert latch.wait() is True
     latch.count_down()
@@ -114,16 +116,6 @@ def test_invalid_arguments_are_refused(client, latch):
             client.get_count_down_latch("x", **options)
     with pytest.raises(ValueError, match="bytes"):
         client.get_count_down_latch("")
-
-
-def test_latch_of_one_node(make_client):
-    latch = make_client(n=1).get_count_down_latch("x")
-    assert latch.try_set_count(1)
-    assert latch.wait(0.3) is False
-    latch.count_down()
-    assert latch.wait()
-    assert repr(latch) == "<CountDownLatch 'x'>"
-    assert latch.name == "x"
 
 
 @pytest.mark.threads_only(reason="pickling needs the real object")
