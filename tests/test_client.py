@@ -15,7 +15,7 @@ import pytest
 import redis
 import redis.asyncio
 
-from redsync import AsyncClient, Client, ClientClosedError, ConfigurationError, NodeChanged, NodeStatus, QuorumError
+from redsync import AsyncClient, Client, ClientClosedError, ConfigurationError, NodeStatus, QuorumError
 from redsync._kinds import LOCKS
 from redsync.testing import LocalNodes
 from tests.support.locks import PATIENCE, timed
@@ -316,14 +316,6 @@ def test_from_env_reads_all_variables(environment, nodes, raw, eventually):
         eventually(lambda: [connection.exists("env:x") for connection in raw] == [1, 1, 1, 0, 0])
 
 
-def test_from_env_guards_against_restarted_nodes(environment, nodes):
-    environment.setenv("REDSYNC_URLS", nodes.urls[0])
-    environment.setenv("REDSYNC_RESTART_GUARD", "60")
-    nodes.restart(0)
-    with Client.from_env() as client:
-        assert states(client) == ["quarantined"]
-
-
 def test_from_env_takes_one_url(environment, nodes):
     environment.setenv("REDSYNC_URLS", nodes.urls[0])
     for client in (Client.from_env(), Client.from_env(nodes.urls[1])):
@@ -372,24 +364,6 @@ def test_client_tells_its_id_and_its_nodes_states(make_client, nodes):
         assert re.match(r"(redis|valkey) \d", status.version)
         assert 0 <= status.uptime < 3600
         assert (status.state, status.last_error) == ("up", None)
-
-
-def test_client_reports_a_dead_node_until_it_is_back(make_client, nodes, eventually):
-    events = []
-    client = make_client(listeners=[events.append])
-    nodes.kill(1)
-    eventually(lambda: states(client) == ["up", "down", "up", "up", "up"])
-    assert client.nodes()[1].last_error
-    nodes.restart(1)
-    eventually(lambda: states(client) == ["up"] * 5)
-    assert client.nodes()[1].last_error
-    eventually(lambda: len(events) == 2)
-    address = f"127.0.0.1:{nodes.ports[1]}"
-    assert [(type(event), event.node, event.state) for event in events] == [
-        (NodeChanged, address, "down"),
-        (NodeChanged, address, "up"),
-    ]
-    assert events[0].reason
 
 
 def test_client_made_without_a_majority_works_once_there_is_one(make_client, nodes, eventually):

@@ -83,17 +83,6 @@ def test_latch_is_kept_for_a_while_after_its_last_use(client, raw):
     assert sum(node.ttl(KEY) > 80_000 for node in raw) >= 3
 
 
-def test_all_keys_of_a_latch_expire_within_a_day_by_default(latch, raw, other, eventually):
-    assert latch.try_set_count(2)
-    waiter = other.start(latch.wait, 10)
-    eventually(lambda: raw.count("redsync_latch_waiters:{redsync:x}") == 5)
-    for node, keys in zip(raw, raw.keys(), strict=True):
-        assert all(0 < node.ttl(key) <= 86_400 for key in keys), keys
-        assert node.ttl(KEY) > 86_300
-    latch.count_down(2)
-    assert waiter.result(20) is True
-
-
 def test_foreign_value_is_an_error_and_stays_unchanged(latch, raw):
     for node in raw:
         node.set(KEY, "mine")
