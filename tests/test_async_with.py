@@ -414,28 +414,6 @@ async def test_loss_together_with_the_failure_of_a_task_group_lets_the_group_fai
 
 
 @in_loop
-async def test_cancellation_from_outside_propagates_and_releases_the_locks(make_client, raw):
-    async def hold(client):
-        async with client.get_lock("x"), client.get_mutex("y"):
-            begun.set()
-            await asyncio.sleep(ENDLESS)
-
-    async with make_client() as client:
-        begun = asyncio.Event()
-        task = asyncio.create_task(hold(client))
-        await begun.wait()
-        task.cancel("mine")
-        with comes_out(asyncio.CancelledError, match="mine"):
-            await task
-        await until(lambda: not claims(raw))
-        with comes_out(TimeoutError):
-            async with asyncio.timeout(0.02):
-                await hold(client)
-        await goes_on()
-        await until(lambda: not claims(raw))
-
-
-@in_loop
 async def test_task_cancelled_earlier_can_still_lose(make_client):
     """It swallowed that cancellation, so its count stays at one; the `with` removes only what it added."""
 

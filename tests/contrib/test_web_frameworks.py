@@ -1,24 +1,19 @@
-"""Flask and FastAPI: locks and limits of requests, in a test client and served by uvicorn and gunicorn; nodes die."""
+"""Flask in its test client, and FastAPI served by uvicorn: locks and limits of requests, and nodes that are killed."""
 
 import asyncio
 import json
-import os
 import threading
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Annotated
 
-import anyio.to_thread
 import fastapi
 import flask
 import httpx
 import pytest
 import uvicorn
 
-from redsync import AsyncHold, ConfigurationError, Hold
+from redsync import AsyncHold, ConfigurationError
 from redsync.contrib.fastapi import Redsync as FastapiRedsync
 from redsync.contrib.flask import Redsync as FlaskRedsync
-from tests.support.gunicorn import gunicorn
 
 pytestmark = [pytest.mark.framework, pytest.mark.sweep]
 
@@ -253,42 +248,6 @@ def test_bad_setting_stops_an_application_of_flask_at_its_start(monkeypatch):
         FlaskRedsync().client  # noqa: B018
 
 
-SHOP = """
-import json, os, time
-from pathlib import Path
-from flask import Flask
-from redsync.contrib.flask import Redsync
-
-app = Flask(__name__)
-app.config["REDSYNC"] = json.loads(os.environ["SHOP_REDSYNC"])
-redsync = Redsync(app)
-
-@app.get("/count")
-@redsync.lock("counter", timeout=20.0)
-def count():
-    # Not atomic but for the lock.
-    file = Path("counter")
-    number = int(file.read_text() if file.exists() else "0") + 1
-    time.sleep(0.005)
-    file.write_text(str(number))
-    return str(number), {"Worker": os.getpid()}
-"""
-
-
-def test_workers_of_gunicorn_exclude_each_other_while_a_node_dies(tmp_path, nodes):
-    (tmp_path / "shop.py").write_text(SHOP)
-    paths = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
-    setting = json.dumps({"URLS": nodes.urls[:3], "RESTART_GUARD": 0})
-    environment = {**os.environ, "PYTHONPATH": paths, "SHOP_REDSYNC": setting}
-    with gunicorn("shop:app", tmp_path, environment) as web, ThreadPoolExecutor(8) as browsers:
-        requests = [browsers.submit(web.get, "/count") for _ in range(40)]
-        nodes.kill(0)
-        requests += [browsers.submit(web.get, "/count") for _ in range(40)]
-        replies = [request.result() for request in requests]
-    assert sorted(int(reply.text) for reply in replies) == list(range(1, 81))
-    assert len({reply.headers["Worker"] for reply in replies}) == 2
-
-
 # FastAPI.
 
 
@@ -320,45 +279,3 @@ def test_client_exists_only_during_the_lifespan(nodes):
                 assert redsync.client
 
     asyncio.run(main())
-
-
-def test_dependency_in_threads_keeps_its_lock_after_the_thread_that_began_it(make_client, monkeypatch, eventually):
-    """A `def` dependency: anyio runs its `yield` in threads of a pool, and ends those that are idle for 10 s."""
-    monkeypatch.setattr("anyio._backends._asyncio.WorkerThread.MAX_IDLE_TIME", 0.0)
-    events, began = [], []
-    client, theirs = make_client(listeners=[events.append]), make_client().get_lock("x")
-
-    def locked():
-        with client.get_lock("x") as hold:
-            began.append(threading.current_thread())
-            client.get_lock("acquired").acquire()
-            yield hold
-
-    app = fastapi.FastAPI()
-
-    @app.get("/")
-    async def path(hold: Annotated[Hold, fastapi.Depends(locked)]):
-        # Of two busy workers, the one that began is idle first, so the next call takes the other, and ends this one.
-        both, later = threading.Barrier(2), threading.Event()
-
-        def occupy():
-            both.wait(20)
-            if threading.current_thread() is not began[0]:
-                later.wait(20)
-
-        workers = [asyncio.create_task(anyio.to_thread.run_sync(occupy)) for _ in range(2)]
-        await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
-        later.set()
-        await asyncio.wait(workers)
-        await anyio.to_thread.run_sync(int)
-        await asyncio.to_thread(began[0].join, 20)
-        assert not began[0].is_alive()
-        await asyncio.to_thread(eventually, lambda: [event.name for event in events] == ["acquired"])
-        return {"lost": hold.lost, "free": await asyncio.to_thread(theirs.acquire, False)}
-
-    async def ask():
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://site") as web:
-            return (await web.get("/")).json()
-
-    assert asyncio.run(ask()) == {"lost": False, "free": False}
-    assert theirs.acquire(False)

@@ -12,7 +12,6 @@ from redsync._protocols import watchdog
 from redsync.cli.output import short, shown, told
 from redsync.cli.tables import print_table
 from redsync.testing import LocalNodes
-from tests.cli.command_process import Terminal
 from tests.support.trouble import add_guest
 
 LOCKS = [kind for kind in KINDS.values() if kind.like == "lock"]
@@ -381,15 +380,6 @@ def test_names_can_not_control_the_terminal():
 )
 def test_durations_are_shown_in_two_units_at_most(seconds, text):
     assert told(seconds) == text
-
-
-def test_ls_folds_names_on_a_narrow_terminal(three, start):
-    three.get_lock("a" * 100).acquire()
-    command = start("ls", terminal=Terminal(columns=60), before=["/bin/sh", "-c", '"$@"; echo over', "sh"])
-    lines = re.sub(r"\x1b\[\d*m", "", command.read_until("over")).splitlines()
-    assert all(len(line) <= 60 for line in lines), lines
-    assert "".join(lines).count("a") == 100
-    assert command.end() == 0
 
 
 def test_table_is_aligned_and_its_cells_are_escaped(capsys):
