@@ -279,28 +279,6 @@ async def test_child_task_with_the_hold_is_not_cancelled(make_client):
         await goes_on()
 
 
-@in_loop
-async def test_children_of_a_task_group_are_cancelled_with_the_body(make_client):
-    ended = []
-
-    async def child(number):
-        try:
-            await asyncio.sleep(ENDLESS)
-        except asyncio.CancelledError:
-            ended.append(number)
-            raise
-
-    async with make_client() as client:
-        with comes_out(LeaseLostError):
-            async with client.get_lock("x"), asyncio.TaskGroup() as group:
-                for number in range(3):
-                    group.create_task(child(number))
-                await turns(2)
-                lose(client)
-        await goes_on()
-    assert sorted(ended) == [0, 1, 2]
-
-
 # Together with a cancellation from outside.
 
 
