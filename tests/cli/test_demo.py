@@ -303,13 +303,13 @@ LOST = held(1, 10, 10, outcome="lost", kept=False)
             ["overlap on lock 1: worker 1 from 10000000 to 31000000 ns and worker 2 from 30000000 to 32000000 ns"],
             id="overlap by the clock",
         ),
-        pytest.param([LOST, held(2, 12, 13, 1)], {"counters": (1, 0)}, {"lost holds": 1}, [], id="loss that was told"),
+        pytest.param([LOST, held(2, 12, 13, 1)], {"counters": (1, 0)}, {"lost holds": 1}, [], id="reported loss"),
         pytest.param(
             [held(1, 10, 10, kept=False)],
             {"counters": (0, 0)},
             {"lost holds": 0},
             ["loss of lock 1 not told: worker 1 from 10000000 to 10000000 ns"],
-            id="loss that was not told",
+            id="unreported loss",
         ),
         pytest.param(
             [FIRST, SECOND],

@@ -9,7 +9,7 @@ import pytest
 
 from redsync._kinds import KINDS
 from redsync._protocols import watchdog
-from redsync.cli.output import short, shown, told
+from redsync.cli.output import short, told
 from redsync.cli.tables import print_table
 from redsync.testing import LocalNodes
 from tests.support.trouble import add_guest
@@ -284,12 +284,6 @@ def test_show_lists_waiters(three, make_client, other, redsync, eventually):
     attempt.result(20)
 
 
-def test_show_of_an_unknown_name_says_that_nothing_is_there(redsync):
-    done = redsync("show", "x", "--json")
-    assert done.status == 0
-    assert [node["kind"] for node in done.json["nodes"]] == ["none"] * 3
-
-
 def test_break_refuses_if_it_can_not_ask(three, redsync):
     three.get_lock("x").acquire()
     done = redsync("break", "x", "--owner", owner_of(three, "x"))
@@ -368,11 +362,6 @@ def test_break_without_owner_is_wrong_usage(redsync):
     done = redsync("break", "x", "--yes")
     assert done.status == 64
     assert "--owner" in done.err
-
-
-def test_names_can_not_control_the_terminal():
-    assert shown(b"a\x1b[31m\nb\xff") == "a\\x1b[31m\\nb\\xff"
-    assert shown("naïve 名") == "naïve 名"
 
 
 @pytest.mark.parametrize(
