@@ -93,16 +93,6 @@ def test_method_is_locked_by_attributes_of_its_object_or_class(client):
     assert Account().pay()
 
 
-def test_recursion_is_reentrant(client):
-    @client.locked("factorial")
-    def factorial(n):
-        assert client.get_lock("factorial").owned()
-        return n * factorial(n - 1) if n else 1
-
-    assert factorial(5) == 120
-    assert not client.get_lock("factorial").locked()
-
-
 def test_function_keeps_its_name_and_signature(client):
     def work(number: int, kind: str = "short") -> str:
         """Work."""

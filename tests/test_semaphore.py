@@ -91,14 +91,6 @@ def test_release_releases_the_latest_first(semaphore, elsewhere):
     assert semaphore.available() == 3
 
 
-def test_any_thread_may_release_a_permit(semaphore, other):
-    permit = semaphore.acquire()
-    other.do(permit.release)
-    semaphore.acquire()
-    other.do(semaphore.release)
-    assert semaphore.available() == 3
-
-
 # with.
 
 
