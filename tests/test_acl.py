@@ -262,24 +262,8 @@ def test_rule_has_every_command_that_the_scripts_call():
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize(
-    "word",
-    [
-        *(word for word in ALL if word[0] in "~&"),
-        "+get",
-        "+info",
-        "+evalsha",
-        "+script|exists",
-        "+script|load",
-        "+subscribe",
-        "+client|id",
-        "+publish",
-        "+hset",
-        "+pexpire",
-        "+zadd",
-    ],
-)
-def test_without_a_word_a_command_is_refused(word, guarded, make_worker):
+@pytest.mark.parametrize("word", [word for word in ALL if word[0] in "~&"])
+def test_without_a_pattern_a_command_is_refused(word, guarded, make_worker):
     if word.startswith("&") and not guarded.knows_channels:
         pytest.skip("these servers have no rules for channels")
     guarded.allow([each for each in ALL if each != word])

@@ -523,26 +523,3 @@ async def test_close_cancelled_at_any_turn_finishes_by_itself(nodes, raw, paused
         if paused:
             nodes.resume(4)
     await until(lambda: claims(raw) == [])
-
-
-@in_loop
-async def test_all_tasks_cancelled_at_once_leave_nothing(nodes, raw):
-    """As at the end of a loop, with holders, waiters and rounds in flight; at several turns."""
-    rng = random.Random(new_seed())
-    for _ in range(6):
-        client = client_of(nodes)
-
-        async def work(client, number):
-            while True:
-                async with client.get_lock(f"x {number % 3}"):
-                    await turns(number)
-
-        async with client:
-            tasks = [asyncio.create_task(work(client, number)) for number in range(9)]
-            await turns(rng.randrange(1, 400))
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
-            assert all(task.cancelled() for task in tasks)
-            await until(lambda: claims(raw) == [])
-            assert structures(client) == {}

@@ -143,61 +143,20 @@ async def test_generator_closed_by_another_loop_is_released_by_its_own(nodes, ra
 # Continued in another task than the one that began it; `test_generators` has more in both flavours.
 
 
-class EndedTask:
-    """A client, and what it reports; runs coroutines in tasks that end."""
-
-    def __init__(self, nodes):
-        self.events = []
-        self.client = client_of(nodes, listeners=[self.events.append])
-
-    async def run(self, awaitable):
-        """Return once the client has released what the task acquired."""
-        result = await asyncio.create_task(self._work(awaitable))
-        await until(lambda: "acquired" in self.orphans())
-        return result
-
-    async def _work(self, awaitable):
-        result = await awaitable
-        await self.client.get_lock("acquired").acquire()
-        return result
-
-    def orphans(self):
-        return {event.name for event in self.events if isinstance(event, HoldOrphaned)}
-
-
-@each_entered
-@in_loop
-async def test_fixture_keeps_its_lock_after_the_task_that_began_it(nodes, kind):
-    """As pytest-asyncio and unittest run one: a task for what comes before the `yield`, others for the rest."""
-    ended = EndedTask(nodes)
-    async with ended.client as client:
-        lock = KINDS[kind](client)
-
-        async def fixture():
-            async with lock as hold:
-                yield hold
-
-        stream = fixture()
-        hold = await ended.run(anext(stream))
-        assert not await is_free(nodes, kind)
-        hold.check()
-        assert not hold.lost
-        await hold.extend()
-        assert await asyncio.create_task(_awaiting(anext(stream, "ended"))) == "ended"
-        assert await is_free(nodes, kind)
-        assert not lock._entered
-        assert ended.orphans() == {"acquired"}
-        await goes_on()
-
-
 @in_loop
 async def test_loss_after_the_task_has_ended_is_raised_at_the_end_of_the_with(nodes):
-    ended = EndedTask(nodes)
-    async with ended.client as client:
+    events = []
+    async with client_of(nodes, listeners=[events.append]) as client:
         stream = rows(client.get_lock("x"))
-        await ended.run(anext(stream))
+
+        async def begin_and_leave():
+            await anext(stream)
+            await client.get_lock("acquired").acquire()
+
+        await asyncio.create_task(begin_and_leave())
+        await until(lambda: any(isinstance(event, HoldOrphaned) for event in events))
         lose(client)
-        await until(lambda: any(isinstance(event, HoldLost) for event in ended.events))
+        await until(lambda: any(isinstance(event, HoldLost) for event in events))
         with pytest.raises(LeaseLostError):
             await stream.aclose()
         await goes_on()

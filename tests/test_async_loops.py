@@ -17,7 +17,6 @@ import pytest
 
 from redsync import AsyncClient, ClientClosedError, ConfigurationError, LeaseLostError, RedsyncError
 from tests.aio_support import (
-    both_loops,
     claims,
     client_of,
     comes_out,
@@ -106,50 +105,6 @@ async def test_hold_found_lost_in_another_thread_is_lost_in_the_loop(nodes, raw,
     assert "raised" not in caplog.text
 
 
-def run_inside(loop, task):
-    """Run a loop inside a task's step until another task is done, as nest_asyncio does."""
-    current, deadline = asyncio.current_task(), time.monotonic() + PATIENCE
-    asyncio.tasks._leave_task(loop, current)
-    try:
-        while not task.done():
-            assert time.monotonic() < deadline, "the inner loop is stuck"
-            loop._run_once()
-        # The outer turn has counted its callbacks, and the inner ones may have run some of them.
-        for _ in range(50):
-            loop.call_soon(int)
-    finally:
-        asyncio.tasks._enter_task(loop, current)
-    return task.result()
-
-
-@pytest.mark.skipif(sys.version_info >= (3, 14), reason="a task in Python can't be asyncio's current task any more")
-@in_loop
-async def test_loop_may_run_inside_a_task_while_others_use_the_same_client(nodes, raw):
-    loop, over = asyncio.get_running_loop(), False
-    # Only such tasks can be run inside one another.
-    loop.set_task_factory(lambda loop, coroutine, **options: asyncio.tasks._PyTask(coroutine, loop=loop, **options))
-
-    async def with_lock(client, name, work):
-        async with client.get_lock(name):
-            work()
-
-    async def keep_busy(client, name):
-        while not over:
-            await with_lock(client, name, lambda: None)
-
-    async def nest(client):
-        inner = with_lock(client, "inner", lambda: None)
-        await with_lock(client, "outer", lambda: run_inside(loop, loop.create_task(inner)))
-
-    async with client_of(nodes) as client:
-        busy = [loop.create_task(keep_busy(client, f"busy {i}")) for i in range(2)]
-        for _ in range(20):
-            await loop.create_task(nest(client))
-        over = True
-        await asyncio.gather(*busy)
-    assert claims(raw) == []
-
-
 @uvloop_in_sweeps
 def test_client_serves_one_loop_even_with_stops_and_raises_in_the_next(nodes, raw, loop):
     client = client_of(nodes)
@@ -235,18 +190,6 @@ async def test_lock_is_not_for_callbacks(nodes):
 
 
 # The start.
-
-
-@uvloop_in_sweeps
-@in_loop
-async def test_tasks_that_use_a_new_client_at_once_share_its_start(nodes, raw, loop):
-    client = client_of(nodes)
-    results = await asyncio.gather(*(client.get_lock(f"x {i}").acquire() for i in range(20)))
-    assert results == [True] * 20
-    # Each has its own task, which has ended.
-    await until(lambda: claims(raw) == [])
-    assert all(node.info("clients")["connected_clients"] <= 3 for node in raw)
-    await client.close()
 
 
 @in_loop
@@ -386,32 +329,6 @@ def test_loop_that_ends_while_nodes_are_paused_does_not_hang(nodes, raw):
     while claims(raw):
         assert time.monotonic() < deadline
         time.sleep(0.01)
-
-
-@both_loops
-def test_client_of_a_closed_loop_can_be_closed_elsewhere(nodes, raw, loop):
-    """This breaks all rules, so the loop complains about its tasks; but nothing hangs or raises."""
-    client = client_of(nodes, lease=1.0)
-    own = loop_factory(loop)()
-    own.set_exception_handler(lambda *_: None)
-    own.run_until_complete(_take_and_keep(client))
-    own.run_until_complete(asyncio.sleep(0.01))
-    for task in asyncio.all_tasks(own):
-        task._log_destroy_pending = False
-    maintenance = client.runner.life.maintenance
-    # A pending connect would keep uvloop from closing.
-    maintenance._start_connect = lambda node: None
-    for link in maintenance.own.links:
-        link.shut()
-    own.run_until_complete(asyncio.sleep(0.01))
-    own.close()
-    run(client.close)
-    with pytest.raises(ClientClosedError):
-        client.runner.require_open()
-    client.runner.abandon()
-    client.runner.life.alarm()
-    del client, maintenance, link, task
-    gc.collect()
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # the loop's own complaint about the pending connect

@@ -34,20 +34,6 @@ async def test_acquire_cancelled_at_any_turn_acquires_nothing_unless_it_succeede
 
 
 @in_loop
-async def test_cancelled_waiter_leaves_the_queue(nodes, raw):
-    async with client_of(nodes) as client:
-        limiter = client.get_rate_limiter("x", 1, DAY)
-        await limiter.acquire()
-        waiting = asyncio.create_task(limiter.acquire())
-        await until(lambda: raw.count("redsync_queue:{redsync:x}") == 5)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        await until(lambda: raw.count("redsync_queue:{redsync:x}") == 0)
-        assert await limiter.available() == 0
-
-
-@in_loop
 async def test_call_of_a_coroutine_function_acquires_one(nodes):
     async with client_of(nodes) as client:
         limiter = client.get_rate_limiter("x", 3, DAY)

@@ -72,24 +72,6 @@ async def test_body_is_cancelled_when_the_nodes_forget_or_its_lease_ends(make_cl
 
 
 @in_loop
-async def test_body_that_computes_is_cancelled_at_its_next_await(make_client):
-    reached = []
-    async with make_client() as client:
-        with comes_out(LeaseLostError):
-            async with client.get_lock("x", lease=0.1) as hold:
-                while not hold.lost:
-                    pass
-                await asyncio.sleep(0)
-                with comes_out(LeaseLostError):
-                    hold.check()
-                reached.append("after the check")
-                await asyncio.sleep(ENDLESS)
-                reached.append("never")
-        await goes_on()
-    assert reached == ["after the check"]
-
-
-@in_loop
 async def test_loss_noticed_by_the_body_or_its_end_is_raised_once_and_cancels_nothing_later(make_client):
     async def check(hold):
         hold.check()
@@ -297,28 +279,6 @@ async def test_child_task_with_the_hold_is_not_cancelled(make_client):
         await goes_on()
 
 
-@in_loop
-async def test_children_of_a_task_group_are_cancelled_with_the_body(make_client):
-    ended = []
-
-    async def child(number):
-        try:
-            await asyncio.sleep(ENDLESS)
-        except asyncio.CancelledError:
-            ended.append(number)
-            raise
-
-    async with make_client() as client:
-        with comes_out(LeaseLostError):
-            async with client.get_lock("x"), asyncio.TaskGroup() as group:
-                for number in range(3):
-                    group.create_task(child(number))
-                await turns(2)
-                lose(client)
-        await goes_on()
-    assert sorted(ended) == [0, 1, 2]
-
-
 # Together with a cancellation from outside.
 
 
@@ -408,22 +368,6 @@ async def test_loss_together_with_a_timeout_raises_each_in_its_own_block(make_cl
 
 
 @in_loop
-async def test_loss_in_a_task_group_ends_the_group(make_client, raw):
-    async def hold(client):
-        async with client.get_lock("x"):
-            lose(client)
-            await asyncio.sleep(ENDLESS)
-
-    async with make_client() as client:
-        with comes_out(ExceptionGroup) as info:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(hold(client))
-                group.create_task(asyncio.sleep(ENDLESS))
-        (error,) = info.value.exceptions
-        assert isinstance(error, LeaseLostError)
-
-
-@in_loop
 async def test_loss_together_with_the_failure_of_a_task_group_lets_the_group_fail(make_client):
     async def fail():
         raise KeyError("mine")
@@ -445,28 +389,6 @@ async def test_loss_together_with_the_failure_of_a_task_group_lets_the_group_fai
                 group.create_task(fail())
         assert {type(error) for error in info.value.exceptions} <= {KeyError, LeaseLostError}
         assert KeyError in {type(error) for error in info.value.exceptions}
-
-
-@in_loop
-async def test_cancellation_from_outside_propagates_and_releases_the_locks(make_client, raw):
-    async def hold(client):
-        async with client.get_lock("x"), client.get_mutex("y"):
-            begun.set()
-            await asyncio.sleep(ENDLESS)
-
-    async with make_client() as client:
-        begun = asyncio.Event()
-        task = asyncio.create_task(hold(client))
-        await begun.wait()
-        task.cancel("mine")
-        with comes_out(asyncio.CancelledError, match="mine"):
-            await task
-        await until(lambda: not claims(raw))
-        with comes_out(TimeoutError):
-            async with asyncio.timeout(0.02):
-                await hold(client)
-        await goes_on()
-        await until(lambda: not claims(raw))
 
 
 @in_loop

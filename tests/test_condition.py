@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections import deque
 
 import pytest
 
@@ -124,33 +123,6 @@ def test_notify_all_wakes_every_waiter(lock, condition, make_worker, eventually)
         condition.notify_all()
     assert [waiter.result(20) for waiter in waiters] == [True] * 4
     assert not lock.locked()
-
-
-@once
-def test_producers_and_consumers_lose_no_item(condition, make_worker):
-    items, room = deque(), 2
-
-    def produce(numbers):
-        for number in numbers:
-            with condition:
-                condition.wait_for(lambda: len(items) < room)
-                items.append(number)
-                condition.notify_all()
-
-    def consume(count):
-        got = []
-        for _ in range(count):
-            with condition:
-                condition.wait_for(lambda: items)
-                got.append(items.popleft())
-                condition.notify_all()
-        return got
-
-    consumers = [make_worker().start(consume, 5) for _ in range(2)]
-    producers = [make_worker().start(produce, range(start, start + 5)) for start in (0, 5)]
-    for producer in producers:
-        producer.result(15)
-    assert sorted(consumers[0].result(15) + consumers[1].result(15)) == list(range(10))
 
 
 def test_wait_raises_when_the_hold_was_lost(lock, condition, raw):

@@ -81,10 +81,6 @@ def test_all_errors_are_known():
     assert set(exceptions.__all__) <= set(redsync.__all__)
 
 
-def test_lost_leases_are_distinguishable_from_programming_errors():
-    assert not isinstance(NotOwnedError("x", "sentence"), LeaseLostError)
-
-
 @pytest.mark.parametrize("error", NAMED, ids=spell)
 def test_named_error_keeps_its_data(error):
     assert error.name in ("x", b"x", b"\xff")
@@ -140,11 +136,3 @@ def test_error_has_no_errno_or_filename(error):
     """Its bases are OSErrors: handlers check `errno` and `filename`, which are numbers and paths."""
     assert isinstance(error, OSError)
     assert (error.errno, error.strerror, error.filename, error.filename2) == (None, None, None, None)
-
-
-@pytest.mark.parametrize("error", ERRORS, ids=spell)
-def test_error_can_be_chained_and_caught_as_redsync_error(error):
-    cause = OSError("connection refused")
-    with pytest.raises(RedsyncError) as caught:
-        raise copy.copy(error) from cause
-    assert caught.value.__cause__ is cause

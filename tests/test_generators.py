@@ -299,18 +299,22 @@ def test_exit_stack_that_is_dropped_after_its_thread_is_not_renewed_for_ever(mak
     eventually(is_free)
 
 
-def test_condition_keeps_a_with_open_after_its_thread(client, is_free, in_ended_thread):
+@pytest.mark.parametrize("began", ["lives", "has ended"])
+def test_condition_goes_on_with_the_hold_of_a_generator_that_another_thread_closes(
+    client, is_free, other, in_ended_thread, began
+):
     lock = client.get_lock("x")
 
     def stream():
-        with lock:
+        with lock as hold:
             lock._acquire_restore(lock._release_save())
-            yield
+            yield hold
 
     generator = stream()
-    in_ended_thread(next, generator)
+    begin = in_ended_thread if began == "has ended" else lambda function, *args: function(*args)
+    begin(next, generator).check()
     assert not is_free()
-    generator.close()
+    other.do(generator.close)
     assert is_free()
 
 
@@ -339,35 +343,11 @@ def test_exit_without_a_with_releases_what_this_thread_acquired(client, is_free,
         generator.close()
 
 
-def test_condition_in_a_generator_goes_on_with_the_hold(client, is_free, other):
-    lock = client.get_lock("x")
-
-    def stream():
-        with lock as hold:
-            lock._acquire_restore(lock._release_save())
-            yield hold
-
-    generator = stream()
-    next(generator).check()
-    other.do(generator.close)
-    assert is_free()
-
-
 def test_close_of_the_generator_raises_a_loss(client):
     stream = begun(client.get_lock("x"))
     lose(client)
     with pytest.raises(LeaseLostError):
         stream.close()
-
-
-def test_close_of_the_generator_raises_a_failed_release(client, other):
-    lock = client.get_lock("x")
-    stream = begun(lock)
-    lock._entered.clear()  # as if it were entered without a trace
-    with pytest.raises(NotOwnedError, match="this thread"):
-        other.do(stream.close)
-    stream.close()
-    lock.release()
 
 
 def test_generator_is_silent_about_a_lock_released_before(client, unraisable):

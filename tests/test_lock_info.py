@@ -212,15 +212,6 @@ def test_record_is_on_all_nodes_until_the_client_is_closed(make_client, raw, eve
     eventually(lambda: records(raw) == [set()] * 5)
 
 
-def test_record_reaches_a_node_that_was_down_as_soon_as_it_is_back(make_client, nodes, raw, eventually):
-    nodes.kill(0)
-    client = make_client()
-    key = f"redsync:client:{client.id}".encode()
-    eventually(lambda: records(raw[1:]) == [{key}] * 4)
-    nodes.restart(0)
-    eventually(lambda: records(raw) == [{key}] * 5)
-
-
 def test_inspect_shows_the_process_as_long_as_one_node_knows_it(client, make_client, raw, eventually):
     other = make_client()
     key = f"redsync:client:{other.id}"

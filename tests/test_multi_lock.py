@@ -472,17 +472,3 @@ def test_extend_raises_when_too_few_nodes_of_one_answer(client, far, far_nodes):
         hold.check()
         assert client.get_lock("a").remaining() > 50
         assert far.get_lock("b").remaining() <= 30
-
-
-def test_force_release_frees_all(client, multi, other, raw, eventually):
-    assert multi.force_release() is False
-    theirs = [client.get_lock("b"), client.get_mutex("d")]
-    for lock in theirs:
-        other.do(lock.acquire)
-    assert multi.force_release() is True
-    eventually(lambda: raw.keys() == [set()] * 5)
-    assert multi.acquire(False)
-    multi.release()
-    for lock in theirs:
-        with pytest.raises(LeaseLostError):
-            other.do(lock.release)

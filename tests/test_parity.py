@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 import redsync
-from redsync import AsyncClient, AsyncCountDownLatch, AsyncRateLimiter, AsyncReadWriteLock, AsyncSemaphore, Client
+from redsync import AsyncClient, AsyncCountDownLatch, AsyncRateLimiter, AsyncReadWriteLock, AsyncSemaphore
 from tests.bridge import TWINS
 
 PAIRS = [(plain, awaited) for awaited, plain in TWINS.items()]
@@ -79,13 +79,6 @@ def test_with_becomes_async_with(plain, awaited):
     assert shape(plain.__exit__) == shape(awaited.__aexit__)
     assert not hasattr(awaited, "__enter__"), "a forgotten `async` is an error, not a lock without an effect"
     assert not hasattr(plain, "__aenter__")
-
-
-@pytest.mark.parametrize("client", [Client, AsyncClient])
-def test_client_makes_each_kind_of_lock(client):
-    makers = {name.removeprefix("get_").replace("_", "") for name in public(client) if name.startswith("get_")}
-    made = {plain.__name__.lower() for plain, _ in set(PAIRS) - set(HOLDS)}
-    assert makers == made - {"client", "readlock", "writelock"}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from redsync import LeaseLostError, UpgradeError
+from redsync import UpgradeError
 from tests.support.locks import PATIENCE, timed
 
 pytestmark = pytest.mark.usefixtures("both_flavours")
@@ -56,32 +56,6 @@ def test_many_read_at_once(read, write, make_worker, is_free):
     is_free()
 
 
-def test_reader_reenters_while_a_writer_waits(read, write, other, make_worker, waiters):
-    with read:
-        waiting = other.start(write.acquire)
-        waiters(1)
-        assert not make_worker().do(read.acquire, False), "no new reader"
-        assert read.acquire(False)
-        read.release()
-        assert not waiting.done()
-    assert waiting.result(20)
-    other.do(write.release)
-
-
-def test_writer_goes_on_reading_beside_waiting_readers(read, write, other, waiters, is_free):
-    with write:
-        reading = other.start(read.acquire)
-        waiters(1)
-        assert read.acquire(False)
-        assert (read.hold_count(), write.hold_count()) == (1, 1)
-    assert reading.result(20)
-    assert read.owned()
-    assert not write.owned()
-    read.release()
-    other.do(read.release)
-    is_free()
-
-
 def test_reader_that_asks_to_write_gets_an_error_at_once(read, write):
     with read:
         for options in ({}, {"blocking": False}, {"timeout": 60}):
@@ -92,22 +66,6 @@ def test_reader_that_asks_to_write_gets_an_error_at_once(read, write):
             assert read.owned(), "and continues reading"
     assert write.acquire(False)
     write.release()
-
-
-# Leases and losses.
-
-
-def test_force_release_takes_it_from_all_readers(client, lock, make_worker):
-    readers = [make_worker() for _ in range(2)]
-    for reader in readers:
-        reader.do(lock.read_lock.acquire)
-    assert lock.write_lock.force_release() is False
-    assert lock.read_lock.force_release() is True
-    assert lock.write_lock.acquire(False)
-    lock.write_lock.release()
-    for reader in readers:
-        with pytest.raises(LeaseLostError):
-            reader.do(lock.read_lock.release)
 
 
 # Queries.

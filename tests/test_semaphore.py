@@ -11,13 +11,11 @@ import pytest
 
 from redsync import (
     AcquireTimeout,
-    ClientClosedError,
     ConfigurationError,
     LeaseLostError,
     NotOwnedError,
     OverReleaseError,
     Permit,
-    QuorumError,
     Semaphore,
 )
 from tests.support.locks import SHORT, timed
@@ -90,14 +88,6 @@ def test_release_releases_the_latest_first(semaphore, elsewhere):
     with pytest.raises(OverReleaseError, match="this client has 0"):
         elsewhere.release()
     semaphore.release()
-    assert semaphore.available() == 3
-
-
-def test_any_thread_may_release_a_permit(semaphore, other):
-    permit = semaphore.acquire()
-    other.do(permit.release)
-    semaphore.acquire()
-    other.do(semaphore.release)
     assert semaphore.available() == 3
 
 
@@ -175,17 +165,6 @@ def test_loss_inside_with_raises_at_the_end(client, eventually):
     assert [type(permit) for permit in lost] in ([Permit], [type(permit)])
 
 
-def test_close_releases_all(make_client, semaphore, raw, eventually):
-    client = make_client()
-    held = client.get_semaphore("x", 3)
-    held.acquire(n=2)
-    held.acquire()
-    client.close()
-    assert semaphore.available() == 3
-    with pytest.raises(ClientClosedError):
-        held.acquire()
-
-
 # Waiting.
 
 
@@ -227,24 +206,6 @@ def test_all_clients_learn_of_a_resize(client, semaphore, elsewhere):
     assert client.get_semaphore("x", 3).acquire(False) is None
     held.release()
     assert client.get_semaphore("x", 7).acquire(False), "even if made with another number"
-
-
-# Queries.
-
-
-def test_no_permit_without_a_quorum(make_client, nodes):
-    client = make_client()
-    semaphore = client.get_semaphore("x", 3)
-    permit = semaphore.acquire()
-    for i in range(3):
-        nodes.kill(i)
-    with pytest.raises(QuorumError, match="semaphore 'x'"):
-        semaphore.acquire(False)
-    with pytest.raises(QuorumError):
-        semaphore.available()
-    with pytest.raises(QuorumError):
-        semaphore.resize(4)
-    permit.release()
 
 
 # Arguments.

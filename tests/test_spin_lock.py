@@ -2,12 +2,11 @@
 
 import math
 import pickle
-import time
 
 import pytest
 
 from redsync._facades.spin_lock import _pause
-from tests.support.locks import PATIENCE, claims
+from tests.support.locks import claims
 
 pytestmark = pytest.mark.usefixtures("both_flavours", "all_nodes_met")
 
@@ -46,23 +45,6 @@ def test_waiting_leaves_no_place_on_any_node(client, lock, other, raw, eventuall
     assert seen == [([{b"redsync:x"}] * 5, ())]
     waiting.release()
     eventually(lambda: raw.keys() == [set()] * 5)
-
-
-def test_backoff_is_called_with_the_number_of_tries_and_kept(client, lock, other, eventually):
-    backoff = Backoff(0.05)
-    lock.acquire()
-    started_at = time.monotonic()
-    waiting = other.start(client.get_spin_lock("x", backoff=backoff).acquire)
-    eventually(lambda: len(backoff.tries) >= 4)
-    assert time.monotonic() - started_at >= 3 * 0.05
-    lock.release()
-    assert waiting.result(PATIENCE)
-    tried = len(backoff.tries)
-    # Each acquire counts from the beginning.
-    again = client.get_spin_lock("x", backoff=backoff)
-    eventually(lambda: not again.acquire(timeout=0.1) and len(backoff.tries) > tried)
-    assert backoff.tries[: tried + 1] == [*range(1, tried + 1), 1]
-    other.do(lock.release)
 
 
 def test_backoff_is_not_called_without_a_wait(client, lock, other):

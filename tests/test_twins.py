@@ -80,10 +80,6 @@ class Thing:
 THING = twins.Twin("there", "Thing", "here", frozenset({"_cancel"}))
 
 
-def test_code_of_methods_is_copied_and_their_descriptions_stay():
-    assert twins.copy_methods(THING, SOURCE, TARGET) == MADE
-
-
 def test_method_that_the_twin_lacks_is_inserted_behind_the_previous_one():
     without = MADE.replace(MADE[MADE.index("    def release") : MADE.index("    def __enter__")], "")
     made = twins.copy_methods(THING, SOURCE, without)

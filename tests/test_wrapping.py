@@ -42,11 +42,6 @@ async def async_manager():
     yield
 
 
-@functools.singledispatch
-def dispatching(number):
-    return number
-
-
 class Called:
     def __call__(self, number=1):
         return number
@@ -86,10 +81,6 @@ class Thing:
     def of_class(cls):
         return 1
 
-    @staticmethod
-    def of_no_instance():
-        return 1
-
 
 def wrapping(inner):
     """Return a plain function that declares what it wraps, like a user's own decorator."""
@@ -114,21 +105,16 @@ def awaiting(inner):
 
 PLAIN = {
     "function": plain,
-    "lambda": lambda: 1,
-    "partial": functools.partial(plain, 1),
     "partial of a partial": functools.partial(functools.partial(plain), number=1),
     "method": Thing().plain,
     "partial method": Thing().part,
     "method of a class": Thing.of_class,
-    "function of a class": Thing.of_no_instance,
     "method of a callable object": Called().__call__,
     "builtin": len,
     "method of a builtin object": [].append,
-    "method of a builtin type": str.upper,
     "wrapped": wrapping(plain),
     "wrapped object": wrapping(Called()),
     "cached": functools.lru_cache(plain),
-    "dispatching": dispatching,
 }
 COROUTINES = {
     "coroutine function": coroutine,
@@ -152,17 +138,13 @@ AWAITING = {
 GENERATORS = {
     "generator": generator,
     "async generator": async_generator,
-    "partial": functools.partial(generator, 1),
     "partial of a partial": functools.partial(functools.partial(async_generator)),
     "method": Thing().generator,
-    "wrapped": wrapping(generator),
     "wrapped twice": wrapping(wrapping(async_generator)),
     "wrapped partial": wrapping(functools.partial(generator, 1)),
-    "partial of a wrapped one": functools.partial(wrapping(generator)),
     "wrapped object": wrapping(Generating()),
     "cached": functools.cache(generator),
     "context manager": manager,
-    "partial of a context manager": functools.partial(manager),
     "async context manager": async_manager,
     "awaiting": awaiting(generator),
 }

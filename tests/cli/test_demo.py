@@ -16,14 +16,12 @@ from types import SimpleNamespace
 
 import pytest
 import redis
-from rich.color import Color
 from rich.console import Console
 from rich.live import Live
 
 from redsync import Client
 from redsync.cli import demo, main
 from redsync.cli.demo import Attempt, Demo, Report, attempt, lost_updates, overlaps, show
-from tests.bench.test_drawing import contrast
 from tests.support.sweeps import swept
 
 linux = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
@@ -254,32 +252,6 @@ def test_node_that_was_to_continue_after_the_workers_end_does(prepared, redsync_
     assert prepared._outages[1].end is not None
 
 
-# Views
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
-
-
-def test_colours_of_nodes_that_answer_contrast_with_light_and_dark_terminals():
-    for state in ("up", "quarantined"):
-        colour = Color.parse(demo._COLOURS[state]).get_truecolor().hex
-        assert min(contrast(colour, "#000000"), contrast(colour, "#ffffff")) > 4.4
-
-
-def test_live_view_shows_run(prepared, redsync_nodes):
-    out = Terminal()
-    live = prepared._live = Live(console=Console(file=out, force_terminal=True, width=100, color_system=None))
-    prepared._attempts = [FIRST, SECOND, *FAILED]
-    prepared._inject(0.25)  # kills one
-    with live, Client(redsync_nodes.urls, restart_guard=0.0) as observer:
-        prepared._show(0.3, observer)
-    text = out.getvalue()
-    for shown in (redsync_nodes.urls[1][8:22], "killed", "2 acquisitions, ", "2 attempts failed", "0.3 of 1 s"):
-        assert shown in text
-
-
 # The verdict
 
 MS = 1_000_000
@@ -318,12 +290,47 @@ def test_report_of_a_run_passes_if_all_is_in_order():
     ]
 
 
-def test_report_finds_overlap_by_the_clock():
-    it = report(held(1, 10, 31, 1), SECOND)
-    assert it.counts["overlaps"] == 1
-    assert it.evidence == [
-        "overlap on lock 1: worker 1 from 10000000 to 31000000 ns and worker 2 from 30000000 to 32000000 ns"
-    ]
+LOST = held(1, 10, 10, outcome="lost", kept=False)
+
+
+@pytest.mark.parametrize(
+    ("attempts", "found", "counts", "evidence"),
+    [
+        pytest.param(
+            [held(1, 10, 31, 1), SECOND],
+            {},
+            {"overlaps": 1},
+            ["overlap on lock 1: worker 1 from 10000000 to 31000000 ns and worker 2 from 30000000 to 32000000 ns"],
+            id="overlap by the clock",
+        ),
+        pytest.param([LOST, held(2, 12, 13, 1)], {"counters": (1, 0)}, {"lost holds": 1}, [], id="reported loss"),
+        pytest.param(
+            [held(1, 10, 10, kept=False)],
+            {"counters": (0, 0)},
+            {"lost holds": 0},
+            ["loss of lock 1 not told: worker 1 from 10000000 to 10000000 ns"],
+            id="unreported loss",
+        ),
+        pytest.param(
+            [FIRST, SECOND],
+            {"counters": (1, 3)},
+            {"lost updates": 4},
+            ["lost updates on lock 1: 1", "lost updates on lock 2: 3"],
+            id="lost updates of any lock",
+        ),
+        pytest.param(
+            [FIRST, SECOND],
+            {"zombies": {2: [b"redsync:demo:1", b"redsync:\xff"]}},
+            {"zombie keys": 2},
+            ["zombie key on node 3: redsync:demo:1", "zombie key on node 3: redsync:\ufffd"],
+            id="zombies",
+        ),
+    ],
+)
+def test_report_counts_what_happened_and_has_evidence_of_broken_promises(attempts, found, counts, evidence):
+    it = report(*attempts, **found)
+    assert {what: it.counts[what] for what in counts} == counts
+    assert it.evidence == evidence
 
 
 def test_report_finds_overlap_of_holds_that_are_not_neighbours():
@@ -336,24 +343,6 @@ def test_hold_may_begin_when_another_ends_and_a_lost_one_was_never_held():
     assert overlaps([held(1, 0, 10), held(2, 5, 5), held(3, 10, 11)]) == []
 
 
-def test_report_passes_a_loss_that_was_told():
-    lost = held(1, 10, 10, outcome="lost", kept=False)
-    it = report(lost, held(2, 12, 13, 1), counters=(1, 0))
-    assert not it.evidence
-    assert it.counts["lost holds"] == 1
-
-
-def test_report_finds_a_loss_that_was_not_told():
-    it = report(held(1, 10, 10, kept=False), counters=(0, 0))
-    assert it.evidence == ["loss of lock 1 not told: worker 1 from 10000000 to 10000000 ns"]
-
-
-def test_report_finds_lost_update_on_any_lock():
-    assert report(FIRST, SECOND, counters=(1, 0)).evidence == ["lost updates on lock 1: 1"]
-    it = report(FIRST, SECOND, counters=(2, 3))
-    assert it.counts["lost updates"] == 3
-
-
 def test_update_is_lost_if_two_read_the_same_value():
     assert lost_updates([held(1, 1, 2, 1), held(2, 2, 3, 1)], 1) == 1
 
@@ -363,12 +352,6 @@ def test_late_write_of_a_lost_hold_explains_its_own_value_only():
     assert lost_updates([late, held(2, 3, 4, 1), held(3, 5, 6, 2)], 2) == 0  # before the others
     assert lost_updates([late, held(2, 3, 4, 1), held(3, 5, 6, 2)], 1) == 0  # after them
     assert lost_updates([late, held(2, 3, 4, 1), held(3, 5, 6, 2)], 0) == 2
-
-
-def test_report_finds_zombie():
-    it = report(FIRST, SECOND, zombies={2: [b"redsync:demo:1", b"redsync:\xff"]})
-    assert it.counts["zombie keys"] == 2
-    assert it.evidence == ["zombie key on node 3: redsync:demo:1", "zombie key on node 3: redsync:�"]
 
 
 # Workers

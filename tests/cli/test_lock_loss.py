@@ -56,18 +56,6 @@ def test_command_is_ended_before_validity_ends_when_nodes_fail(lock_command, nod
     assert asked < last_beat(beats) - 0.1
 
 
-def test_command_is_killed_late_without_time_to_end(lock_command, nodes, beats):
-    command = ["--", sys.executable, "-c", BEAT, str(beats)]
-    process = lock_command("x", "--lease", str(LEASE), "-k", "0", *command)
-    process.read_until("ready\n")
-    for i in range(3):
-        nodes.pause(i)
-    failed = time.monotonic()
-    process.finish()
-    assert process.returncode == 124
-    assert last_beat(beats) < failed + LEASE - DRIFT
-
-
 def test_command_continues_after_a_loss_with_on_lost_ignore(lock_command, nodes):
     process = lock_command("x", "--lease", "0.5", "--on-lost", "ignore", "-c", "echo ready; sleep 1.1; exit 3")
     process.read_until("ready\n")

@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -56,22 +55,6 @@ def test_terminated_shell_does_not_release_the_lock_before_its_job_ends(lock_com
     process.stdin.write("\n")
     process.finish()
     assert process.returncode == 143
-
-
-THREAD = """
-import ctypes, threading, time
-threading.Thread(target=time.sleep, args=(3600,)).start()
-print("ready", flush=True)
-ctypes.CDLL(None).pthread_exit(None)
-"""
-"""Ends only its first thread: the process is a zombie with a running thread."""
-
-
-def test_zombie_with_another_running_thread_is_ended(lock_command):
-    process = lock_command("x", "--max-hold", "0.5", "-k", "0.2", "--", sys.executable, "-c", THREAD)
-    process.read_until("ready\n")
-    process.finish()
-    assert process.returncode == 124
 
 
 def test_command_that_ignored_a_signal_gets_term(lock_command):

@@ -96,16 +96,11 @@ def test_status_is_the_status_of_the_command(command):
     assert got == [argparse.Namespace(command="dev", json=False, nodes=3, wrapped=[])]
 
 
-def test_usage_error_ends_with_status_64_and_a_sentence(command, capsys):
-    command(SetupError("-a and -b contradict each other"))
-    assert main(["dev"]) == 64
-    assert capsys.readouterr().err == "redsync dev: -a and -b contradict each other\n"
-
-
-def test_setup_error_ends_with_its_status_and_a_sentence(command, capsys):
-    command(SetupError("there are no nodes", 78))
-    assert main(["dev"]) == 78
-    assert capsys.readouterr().err == "redsync dev: there are no nodes\n"
+@pytest.mark.parametrize(("error", "status"), [(SetupError("no nodes"), 64), (SetupError("no nodes", 78), 78)])
+def test_setup_error_ends_with_its_status_and_a_sentence(command, capsys, error, status):
+    command(error)
+    assert main(["dev"]) == status
+    assert capsys.readouterr().err == "redsync dev: no nodes\n"
 
 
 @pytest.mark.parametrize(

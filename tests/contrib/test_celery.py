@@ -19,7 +19,7 @@ from celery.exceptions import ImproperlyConfigured
 from kombu import pools
 from kombu.utils.json import dumps, loads
 
-from redsync import AcquireTimeout, Client, ConfigurationError
+from redsync import AcquireTimeout, Client
 from redsync.contrib.celery import OnceTask, _check_setting, _close, get_client
 from redsync.contrib.shared import ProcessClient
 from redsync.testing import LocalNodes
@@ -299,21 +299,6 @@ def test_bad_attribute_is_an_error_when_the_task_is_created(app, options, said):
     with pytest.raises(ImproperlyConfigured, match=said):
         # Tasks here are not shared, or each application of a later test would create them again.
         app.task(name="shop.bad", base=OnceTask, lazy=False, shared=False, **options)(bad)
-
-
-def test_error_of_a_bad_setting_names_it(monkeypatch):
-    monkeypatch.delenv("REDSYNC_URLS", raising=False)
-    app = celery.Celery("shop", set_as_current=False)
-    for setting, said in [
-        (
-            {"urls": ["redis://127.0.0.1:1"], "leese": 1},
-            "redsync: .*unexpected keyword argument 'leese'",
-        ),
-        ({}, "redsync: REDSYNC_URLS is not set"),
-    ]:
-        app.conf.redsync = setting
-        with pytest.raises(ConfigurationError, match=said):
-            get_client(app)
 
 
 def test_bad_setting_ends_a_worker_at_its_start(tmp_path, monkeypatch):

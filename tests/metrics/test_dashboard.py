@@ -84,15 +84,3 @@ def test_alert_says_what_is_wrong_with_labels_that_it_has(rule):
     runbooks = (OPERATE / "runbooks.md").read_text()
     for named in re.findall(r"runbook: ([^.]*)\.", rule["annotations"]["description"]):
         assert f"## {named[0].upper()}{named[1:]}" in runbooks
-
-
-def test_panels_do_not_overlap():
-    panels = json.loads((OPERATE / "dashboard.json").read_text())["panels"]
-    taken = [
-        (x, y)
-        for place in (panel["gridPos"] for panel in panels)
-        for x in range(place["x"], place["x"] + place["w"])
-        for y in range(place["y"], place["y"] + place["h"])
-    ]
-    assert len(taken) == len(set(taken))
-    assert max(x for x, _ in taken) < 24

@@ -22,16 +22,6 @@ def scrapes(*looks):
     return [(2.0 * number, {"redsync_x": look, "redsync_x_bucket": look}) for number, look in enumerate(looks)]
 
 
-def test_gauges_are_added_up_by_their_labels():
-    look = {
-        labels(kind="lock", group="a"): 1.0,
-        labels(kind="mutex", group="a"): 2.0,
-        labels(kind="lock", group="b"): 4.0,
-    }
-    assert evaluate("sum by (group) (redsync_x{})", scrapes(look)) == {labels(group="a"): 3.0, labels(group="b"): 4.0}
-    assert evaluate("max by (kind) (redsync_x)", scrapes(look)) == {labels(kind="lock"): 4.0, labels(kind="mutex"): 2.0}
-
-
 def test_rate_is_the_growth_in_the_last_ten_seconds():
     a, b = labels(group="a"), labels(group="b")
     looks = [{a: 5.0 * number, **({b: 7.0} if number > 6 else {})} for number in range(8)]
@@ -46,17 +36,6 @@ def test_quantile_is_linear_within_its_bucket(part, expected):
     before, after = ({labels(le=bound): part * n for bound, n in grown.items()} for part in (0, 1))
     expression = f"histogram_quantile({part}, sum by (le) (rate(redsync_x_bucket{{}}[$__rate_interval])))"
     assert evaluate(expression, scrapes(before, after)) == {(): pytest.approx(expected, abs=0.13)}
-
-
-def test_quotient_matches_series_by_labels():
-    a = labels(group="a")
-    rate = "sum by (group) (rate(redsync_x{}[$__rate_interval]))"
-    assert evaluate(f"{rate} / {rate}", scrapes({a: 1.0}, {a: 3.0})) == {a: 1.0}
-
-
-def test_unknown_expression_is_refused():
-    with pytest.raises(ValueError, match="can't evaluate avg"):
-        evaluate("avg(redsync_x)", scrapes({}))
 
 
 def test_picture_shows_the_recorded_run_in_all_panels():

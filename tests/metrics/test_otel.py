@@ -88,14 +88,6 @@ def test_endless_quarantine_is_left_out_without_a_warning(provider, reader, make
     assert not caplog.records
 
 
-def test_child_of_a_fork_begins_without_the_holds_of_its_parent(reader, provider, make_client):
-    metrics = OpenTelemetryMetrics(meter_provider=provider)
-    with make_client(listeners=[metrics]).get_lock("x"):
-        assert "redsync.hold.active" in read(reader)
-        _after_fork_in_child()
-        assert "redsync.hold.active" not in read(reader)
-
-
 def test_child_of_a_fork_exports_no_value_of_its_parent(provider, reader):
     metrics = OpenTelemetryMetrics(meter_provider=provider)
     subscription = metrics.listen(["a:1"], lambda: 0.0)

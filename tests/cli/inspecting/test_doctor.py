@@ -62,13 +62,6 @@ def test_doctor_finds_nodes_that_started_a_moment_ago(redsync, guarded):
     assert by_lease.json["restart_guard"] == 0
 
 
-def test_doctor_finds_a_node_that_was_emptied(redsync, guarded, raw):
-    seconds, _ = raw[0].time()
-    raw[0].set("redsync_birth", f"newborn {seconds * 1000 - 5000} {raw[0].info('server')['run_id'][:16]}")
-    done = redsync("doctor", "--json", REDSYNC_RESTART_GUARD="60")
-    assert any("was emptied" in text or "started" in text for text in problems(done)[0])
-
-
 def test_doctor_finds_a_node_that_is_down(redsync, guarded, nodes):
     nodes.kill(1)
     done = redsync("doctor", "--json", **guarded)

@@ -141,22 +141,6 @@ def test_servers_that_are_not_a_cluster_are_an_error(redsync, nodes):
     assert "secret" not in done.out + done.err
 
 
-@pytest.mark.parametrize(
-    ("url", "text"),
-    [
-        ("redis+cluster://:secret@h1,h1?nodes=3", "node 1 names a server twice"),
-        ("redis+sentinel://:secret@s1,s1/m", "node 1 names a server twice"),
-        ("redis+cluster://:secret@h1", "node 1 needs nodes="),
-        ("redis+cluster://:secret@h1?nodes=1&socket_timeout=soon", "node 1 has an option or a value"),
-    ],
-)
-def test_wrong_url_of_a_cluster_or_group_ends_with_status_78(redsync, url, text):
-    done = redsync("ls", REDSYNC_URLS=url)
-    assert done.status == 78
-    assert text in done.err
-    assert "secret" not in done.err
-
-
 # A Sentinel group.
 
 

@@ -79,15 +79,6 @@ def test_key_that_only_resembles_those_of_redsync_is_not_a_name(raw, three_nodes
     assert listed(three_nodes, b"*") == [b"x"]
 
 
-def test_node_that_fails_is_left_out_and_the_others_list_all(raw, nodes, three_nodes):
-    for node in (raw[0], raw[2]):
-        keep_lock(node, b"x")
-    nodes.kill(0)
-    answers, looks, _ = look_around(three_nodes, b"*", 10)
-    assert [answer.error is None for answer in answers] == [False, True, True]
-    assert [set(each) for each in looks] == [set(), {b"x"}]
-
-
 def test_limit_keeps_the_first_names_and_says_that_there_are_more(raw, three_nodes):
     for name in (b"c", b"b"):
         keep_lock(raw[1], name)

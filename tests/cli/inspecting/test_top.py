@@ -91,24 +91,7 @@ def test_heading_of_the_page_shows_the_state_of_each_node():
     assert refused[1] == "2 of 3 nodes answer: node 0 access denied  node 1 up  node 2 up"
 
 
-def test_page_keeps_its_columns_if_names_are_long():
-    long = view({**hold("a"), "host": "h" * 40})
-    long["names"][0]["name"] = "n" * 100
-    heading, row = shown(long, 90)[3:5]
-    assert heading.split() == ["NAME", "KIND", "HELD", "BY", "FOR", "NODES", "LIFE", "LEFT", "WAITING"]
-    assert row.startswith("nnnn")
-    assert row.split()[-4:] == ["2/3", "9.0", "s", "-"]
-
-
 @pytest.mark.parametrize(("since", "told"), [(None, "-"), (1e9 - 600, "10 min 0 s"), (1e9 + 5, "0.0 s")])
 def test_page_shows_the_age_of_a_hold_if_the_nodes_keep_it(since, told):
     """5 s later: the holder's clock is ahead of ours."""
     assert f"  {told} " in shown(view({**hold("a"), "held_since": since}))[4]
-
-
-def test_top_is_coloured(nodes, start):
-    nodes.kill(0)
-    command = start("top", "--interval", "30", terminal=True)
-    command.read_until("\x1b[31m")
-    command.interrupt()
-    assert command.end() == 0
