@@ -8,6 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
+from redsync._core.holds import HoldState
+from redsync._protocols import rate  # noqa: F401  (what it claims is then known)
+from redsync._protocols.claims import Claim
+from redsync._protocols.queue_policies import QueuePolicy
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "redsync"
 SANS_IO = ("redsync._core", "redsync._protocols")
@@ -207,6 +214,61 @@ def test_core_and_protocols_import_nothing_for_types_alone():
         if module.name.startswith(SANS_IO) and "typing.TYPE_CHECKING" in module.imports.values()
     ]
     assert found == []
+
+
+NEUTRAL = {
+    "_protocols/acquiring.py": {
+        "record",
+        "reenter",
+        "refusal",
+        "request.record",
+        "request.state",
+        "state",
+        "won",
+    },
+    "_protocols/renewal.py": {"state.lost", "lease"},
+    "_core/holds.py": {
+        "manager()",
+        "self.lost",
+        "self.object",
+        "self.object()",
+        "state.lost",
+    },
+}
+"""Modules that must not ask for the kind, and the names that they may compare with None for other reasons."""
+
+
+@pytest.mark.parametrize("path", NEUTRAL)
+def test_loop_renewal_and_holds_do_not_ask_for_the_kind(path):
+    tree = ast.parse((PACKAGE / path).read_text())
+    compared, named = set(), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare) and "None" in map(ast.unparse, node.comparators):
+            compared.add(ast.unparse(node.left))
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            named |= {alias.name for alias in node.names}
+        assert not (isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance"), ast.unparse(node)
+    assert compared == NEUTRAL[path]
+    assert not named & {each.__name__ for each in (*_below(Claim), *_below(QueuePolicy), *_below(HoldState))}
+
+
+def test_protocols_write_nothing_into_a_tally():
+    found = [
+        f"{path.name}:{node.lineno}"
+        for path in (PACKAGE / "_protocols").glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) in TALLIES
+    ]
+    assert found == []
+
+
+TALLIES = {"tally", "written", "freed", "first", "state.tally", "latch.latest"}
+"""The protocols' names for the result of a round."""
+
+
+def _below(base):
+    """Return all classes below a class."""
+    return [each for sub in base.__subclasses__() for each in (sub, *_below(sub))]
 
 
 def test_scripts_open_with_their_contract():

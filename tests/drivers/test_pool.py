@@ -116,6 +116,20 @@ def test_pool_grows_on_demand_to_its_limit(make_lender):
     assert len(lender.pool) == 3
 
 
+def test_set_without_a_quorum_is_not_lent(lender):
+    """The maintenance may have the links that it lacks, and sends the round."""
+    link_set = lender.borrow()
+    lender.give_back(link_set)
+    for link in link_set.links[:2]:
+        lender.desk.nodes[link.index].connected = False
+        link_set.discard(link, "gone")
+    assert lender.borrow() is None
+    arrive(lender, link_set, 0)
+    link_set.take_arrivals()
+    assert lender.borrow() is link_set
+    lender.give_back(link_set)
+
+
 def test_no_set_is_lent_to_two_threads_at_once(make_lender, threads):
     """Nor lost: in the end all are there again."""
     lender, users, most = make_lender(3), {}, []

@@ -139,8 +139,8 @@ def notify_twice(notify):
 
 def settle_blindly(settle):
     def settle_at_once(claim, tally, *args):
-        settlement = yield from settle(claim, tally, *args)
-        return settlement._replace(at=tally.at)
+        won, _ = yield from settle(claim, tally, *args)
+        return won, tally.at
 
     return settle_at_once
 
