@@ -593,6 +593,22 @@ def test_missing_vote_of_a_node_that_waits_for_its_replicas_is_blamed_on_them():
 # Commands that a node must get.
 
 
+def test_pending_release_does_not_go_out_behind_a_later_command_about_its_claim(desk, link_set, fars):
+    """The later one may make it needless, and would be undone by it; once that is answered, nothing is left to send."""
+    earlier = desk.release(b"mine")
+    later = desk.tell(link_set, b"mine")
+    for far in fars:
+        far.commands()
+    desk.releases.add(0, [earlier], desk.now)
+    link_set.deliver(desk.nodes[0], desk.now)
+    assert fars[0].commands() == []
+    assert desk.pending() == [1, 0, 0]
+    fars[0].say(YES)
+    hear(link_set)
+    assert later not in link_set.links[0].pending
+    assert desk.pending() == [0, 0, 0]
+
+
 def test_release_becomes_pending_where_it_can_not_be_sent(desk):
     link_set = desk.make_set()
     fars = {index: desk.install(link_set, index) for index in (0, 1)}
