@@ -1,6 +1,7 @@
 """Flask in its test client, and FastAPI served by uvicorn: locks and limits of requests, and nodes that are killed."""
 
 import asyncio
+import functools
 import json
 import threading
 from typing import Annotated
@@ -46,8 +47,16 @@ def flask_app(urls):
     def named(client):
         return {"held": redsync.client.get_lock("named:127.0.0.1").locked()}
 
+    def tell_hold_after(view):
+        @functools.wraps(view)
+        def told():
+            return f"{view()}, {redsync.hold.name}"
+
+        return told
+
     @app.post("/nested")
     @redsync.lock("outer")
+    @tell_hold_after
     @redsync.lock("inner", timeout=0.0, busy=409)
     def nested():
         return redsync.hold.name
@@ -220,7 +229,7 @@ def test_view_may_be_async(flask_web):
 
 
 def test_hold_belongs_to_the_innermost_lock(flask_web, make_client):
-    assert flask_web.post("/nested").data == b"inner"
+    assert flask_web.post("/nested").data == b"inner, outer"
     with make_client(n=3).get_lock("inner"):
         assert flask_web.post("/nested").status_code == 409
     assert make_client(n=3).get_lock("outer").acquire(False)
