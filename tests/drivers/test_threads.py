@@ -16,6 +16,7 @@ from redsync._core.effects import Wait, signal, wait
 from redsync._drivers import any_runner, threads
 from redsync._drivers.environment import clock
 from redsync._drivers.maintenance import Maintenance
+from redsync._drivers.requests import Waitable
 from redsync.testing import FaultProxy
 from tests.drivers.conftest import LOOKS, stand_by
 from tests.support.forks import in_child
@@ -77,6 +78,28 @@ def test_owners_are_threads_and_never_reused(runner):
 
 
 # Sleeping and waking.
+
+
+def test_wake_up_just_before_a_sleeper_can_be_woken_is_not_lost(runner, monkeypatch):
+    class Hasty(Waitable):
+        """Is over just before the sleeper sets its waker."""
+
+        @property
+        def waker(self):
+            return self.set
+
+        @waker.setter
+        def waker(self, waker):
+            self.done = True
+            self.set = waker
+
+        set = None
+
+    monkeypatch.setattr(threads, "_LONGEST_SLEEP", 60.0)
+    sleeper = threading.Thread(target=runner.life.sleep, args=(Hasty(), clock() + 60.0), daemon=True)
+    sleeper.start()
+    sleeper.join(PATIENCE)
+    assert not sleeper.is_alive()
 
 
 def test_signals_are_never_lost_between_check_and_sleep(runner):
