@@ -163,6 +163,18 @@ async def test_replies_that_lie_unread_are_not_missing(nodes, append, all_votes,
         await rig.send_and_wait(second)
 
 
+async def test_round_whose_deadline_has_passed_reads_once_more(nodes, append, all_votes, links):
+    """Loops differ in whether they poll before they run timers."""
+    async with Rig(nodes.urls, links) as rig:
+        await rig.connect()
+        request = rig.request(append, b"a", decide=all_votes)
+        rig.set.send_soon(request)
+        rig.set.flush()
+        block_until_answered(rig)
+        await rig.set.sleep(request, clock())
+        assert request.tally.granted == 3
+
+
 def block_until_answered(rig):
     """Block the loop for longer than all timeouts."""
     threading.Event().wait(0.1)
