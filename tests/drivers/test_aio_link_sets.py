@@ -163,6 +163,8 @@ async def test_replies_that_lie_unread_are_not_missing(nodes, append, all_votes,
         await rig.send_and_wait(second)
 
 
+@over_both
+@in_loop
 async def test_round_whose_deadline_has_passed_reads_once_more(nodes, append, all_votes, links):
     """Loops differ in whether they poll before they run timers."""
     async with Rig(nodes.urls, links) as rig:
