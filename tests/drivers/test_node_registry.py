@@ -6,7 +6,7 @@ import pytest
 import redis
 
 from redsync import ConfigurationError
-from redsync._core.memory import NEWBORN, ORIGINAL
+from redsync._core.memory import BLANK, NEWBORN, ORIGINAL, Birth
 from redsync._drivers.any_maintenance import NodeRegistry
 from redsync._drivers.nodes import NodeInfo, make_nodes
 from tests.support.scripted import StandIn
@@ -21,6 +21,7 @@ class Net:
         self.now = 100.0
         self.servers = ["s0", "s1", "s2"]
         self.names = {server: b"%b@15" % server.encode() for server in self.servers}
+        self.births = [None] * 3
         self.links = [None] * 3
         self.nodes = make_nodes(URLS, redis.Redis)
         self.life = StandIn(self.nodes, lambda: self.now, restart_guard=restart_guard)
@@ -34,7 +35,8 @@ class Net:
         node = self.nodes[i]
         try:
             self.registry.meet(
-                node, NodeInfo(self.servers[i], "valkey 9", 1000.0, None, self.names.get(self.servers[i], b"-"))
+                node,
+                NodeInfo(self.servers[i], "valkey 9", 1000.0, self.births[i], self.names.get(self.servers[i], b"-")),
             )
         except ConfigurationError as error:
             self.registry.note_tried(node, str(error))
@@ -192,3 +194,20 @@ def test_start_waits_no_longer_once_all_nodes_have_refused():
         assert not net.registry.is_heard()
         net.registry.note_tried(node, "refused")
     assert net.registry.is_heard()
+
+
+def test_nodes_that_a_client_knew_are_never_marked_as_new_again(guarded):
+    """All were emptied at once: other clients, which did not know them, believe the marks."""
+    asked = []
+    guarded.registry.initialize(asked.append)
+    answer(asked[0], b"original 1", 0, 1, 2)
+    guarded.registry.initialize(asked.append)
+    assert knows(guarded) == [ORIGINAL] * 3
+    guarded.births = [Birth(BLANK, 5000, b"s%d@15" % index, 0.0) for index in range(3)]
+    guarded.cut(0, 1, 2)
+    guarded.connect(0, 1, 2)
+    for _ in range(2):
+        guarded.now += 10.0
+        guarded.registry.initialize(asked.append)
+        assert asked[-1].effect.command.args[0] == NEWBORN
+        answer(asked[-1], b"blank 5000", 0, 1, 2)  # as nodes that are out of memory
