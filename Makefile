@@ -9,7 +9,7 @@ MARKS    ?= not sweep
 MINUTES  ?= 5
 SEEDS    ?= 2000
 KIND     ?= lock
-WORKERS  ?= 3
+WORKERS  ?= 4
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export NO_MKDOCS_2_WARNING := 1
