@@ -1,7 +1,7 @@
 """The watchdog: everything that a client does on its own for as long as it lives, and its shutdown.
 
-It renews holds that are due, reports lost holds, releases the holds of ended owners,
-and keeps the client's record on the nodes, which shows others the process behind a claim.
+It renews holds that are due, reports lost holds, releases the holds of ended owners, and keeps the client's record on
+the nodes, which shows others the process behind a claim.
 """
 
 from __future__ import annotations
