@@ -73,6 +73,8 @@ def test_suspended_holder_learns_its_loss_although_no_node_answers(
         return hold.wait_lost(), time.monotonic()
 
     hold = lock.__enter__()
+    # The first renewal comes a moment after the grant. If no node answered it, the loss would have another reason.
+    eventually(lambda: hold._state.renew_at > clock() + 1.0)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(wait, hold)
         await_replies()
