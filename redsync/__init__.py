@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from redsync._core.quorum import Choice, Vote
     from redsync._drivers.nodes import NodeStatus
     from redsync._facades.fair_lock import AsyncFairLock, FairLock
-    from redsync._facades.fenced_lock import AsyncFencedLock, FencedLock
+    from redsync._facades.fenced_lock import AsyncFencedHold, AsyncFencedLock, FencedHold, FencedLock
     from redsync._facades.hold import AsyncHold, Hold
     from redsync._facades.latch import AsyncCountDownLatch, CountDownLatch
     from redsync._facades.lock import AsyncLock, Lock
@@ -58,11 +58,14 @@ if TYPE_CHECKING:
         UpgradeError,
     )
 
+__version__ = "0.1.0"
+
 __all__ = [
     "AcquireTimeout",
     "AsyncClient",
     "AsyncCountDownLatch",
     "AsyncFairLock",
+    "AsyncFencedHold",
     "AsyncFencedLock",
     "AsyncHold",
     "AsyncLock",
@@ -82,6 +85,7 @@ __all__ = [
     "ConfigurationError",
     "CountDownLatch",
     "FairLock",
+    "FencedHold",
     "FencedLock",
     "Hold",
     "HoldLost",
@@ -120,7 +124,7 @@ _HOMES = {
         "_core.quorum": "Choice Vote",
         "_drivers.nodes": "NodeStatus",
         "_facades.fair_lock": "AsyncFairLock FairLock",
-        "_facades.fenced_lock": "AsyncFencedLock FencedLock",
+        "_facades.fenced_lock": "AsyncFencedHold AsyncFencedLock FencedHold FencedLock",
         "_facades.hold": "AsyncHold Hold",
         "_facades.latch": "AsyncCountDownLatch CountDownLatch",
         "_facades.lock": "AsyncLock Lock",

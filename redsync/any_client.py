@@ -8,7 +8,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeAlias, TypedDict, TypeVar, Unpack
 
 from redsync._core.effects import Steps
 from redsync._core.keys import LockKeys, encode_name, encode_prefix
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from redsync._drivers.aio import AioRunner
     from redsync._drivers.threads import ThreadRunner
 
-__all__ = ["AnyClient"]
+__all__ = ["AnyClient", "ClientOptions", "Nodes"]
 
 _LONGEST_RENEWED = 3600.0
 """The longest lease of a client, in seconds: what a crash leaves behind stays held for as long."""
@@ -41,6 +41,30 @@ _unpickled: dict[tuple[Any, ...], AnyClient[Any]] = {}
 must not connect for each."""
 
 
+class _GivenClient(Protocol):
+    """A client of redis-py or valkey-py."""
+
+    @property
+    def connection_pool(self) -> Any: ...
+
+
+Nodes: TypeAlias = str | _GivenClient | Iterable[str | _GivenClient]
+"""The nodes as a caller gives them: a URL or a client, or several."""
+
+
+class ClientOptions(TypedDict, total=False):
+    """The options of clients, see `Client`; `max_connections` is only for threads."""
+
+    prefix: str
+    lease: float
+    node_timeout: float
+    drift_factor: float
+    restart_guard: float | None
+    outage_timeout: float | None
+    max_connections: int
+    listeners: Sequence[Callable[[Event], object]]
+
+
 class AnyClient(ABC, Generic[DriverT]):
     """The common base of the clients of both flavours: settings, identity, pickling."""
 
@@ -51,7 +75,7 @@ class AnyClient(ABC, Generic[DriverT]):
 
     def __init__(
         self,
-        nodes: Any,
+        nodes: Nodes,
         *,
         prefix: str = "redsync:",
         lease: float = 30.0,
@@ -104,7 +128,7 @@ class AnyClient(ABC, Generic[DriverT]):
         """Return the runner of the client's protocols; settings as for `_drivers.any_runner.AnyRunner`."""
 
     @classmethod
-    def from_env(cls, nodes: Any = (), **options: Any) -> Self:
+    def from_env(cls, nodes: Nodes = (), **options: Unpack[ClientOptions]) -> Self:
         """Return a client made from `REDSYNC_URLS` (comma-separated), `_PREFIX`, `_LEASE` and `_RESTART_GUARD`.
 
         Args:
@@ -117,18 +141,19 @@ class AnyClient(ABC, Generic[DriverT]):
         urls = nodes or split_urls(os.environ.get("REDSYNC_URLS", ""))
         if not urls:
             raise ConfigurationError("REDSYNC_URLS is not set: set it to the nodes' URLs, separated by commas")
+        settings: dict[str, Any] = {**options}
         if "REDSYNC_PREFIX" in os.environ:
-            options.setdefault("prefix", os.environ["REDSYNC_PREFIX"])
+            settings.setdefault("prefix", os.environ["REDSYNC_PREFIX"])
         for option in ("lease", "restart_guard"):
             text = os.environ.get(f"REDSYNC_{option.upper()}")
-            if text is None or option in options:
+            if text is None or option in settings:
                 continue
             try:
-                options[option] = float(text)
+                settings[option] = float(text)
             except ValueError:
                 message = f"REDSYNC_{option.upper()} must be a number of seconds, not {text!r}"
                 raise ConfigurationError(message) from None
-        return cls(urls, **options)
+        return cls(urls, **settings)
 
     @property
     def id(self) -> str:
@@ -167,6 +192,10 @@ class AnyClient(ABC, Generic[DriverT]):
                     f"redis-py client: give its URL instead"
                 )
         return _client_of, (type(self), self._urls, self._options)
+
+    def __deepcopy__(self, _memo: object) -> Self:
+        # A copy of a lock has the same client, whose connections can't be copied.
+        return self
 
     def _identity(self) -> tuple[Any, ...]:
         return type(self), self._urls, tuple(self._options.items())

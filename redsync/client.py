@@ -16,7 +16,7 @@ from redsync._drivers.threads import ThreadRunner
 from redsync._facades.claimable import HoldOptions
 from redsync._facades.decorator import locked_decorator
 from redsync._facades.fair_lock import FairLock
-from redsync._facades.fenced_lock import FencedLock
+from redsync._facades.fenced_lock import FencedHold, FencedLock
 from redsync._facades.hold import Hold
 from redsync._facades.latch import CountDownLatch
 from redsync._facades.lock import Lock
@@ -29,13 +29,13 @@ from redsync._facades.read_write_lock import ReadWriteLock
 from redsync._facades.semaphore import Semaphore
 from redsync._facades.spin_lock import SpinLock
 from redsync._facades.wrapping import wrap
-from redsync.any_client import AnyClient
+from redsync.any_client import AnyClient, ClientOptions, Nodes
 from redsync.exceptions import ConfigurationError
 
 if TYPE_CHECKING:
     from redsync._facades.exclusive import ExclusiveLock
 
-__all__ = ["Client"]
+__all__ = ["Client", "ClientOptions"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -81,7 +81,7 @@ class Client(AnyClient[ThreadRunner]):
 
     def __init__(
         self,
-        nodes: Any,
+        nodes: Nodes,
         *,
         prefix: str = "redsync:",
         lease: float = 30.0,
@@ -159,7 +159,7 @@ class Client(AnyClient[ThreadRunner]):
         """
         return FairLock(self, name, **options)
 
-    def get_fenced_lock(self, name: str | bytes, **options: Unpack[HoldOptions[Hold]]) -> FencedLock:
+    def get_fenced_lock(self, name: str | bytes, **options: Unpack[HoldOptions[FencedHold]]) -> FencedLock:
         """Return the fenced lock of that name: each acquisition gets a token, higher than all before it.
 
         The options are those of `get_lock`.
@@ -262,26 +262,25 @@ class Client(AnyClient[ThreadRunner]):
 
     @overload
     def locked(
-        self, name: str, *, timeout: float | None = ..., on_busy: Literal["raise"] = ..., **options: Any
+        self, name: str, *, on_busy: Literal["raise"] = ..., **options: Unpack[HoldOptions[Hold]]
     ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 
     @overload
     def locked(
-        self, name: str, *, timeout: float | None = ..., on_busy: Literal["skip"], **options: Any
+        self, name: str, *, on_busy: Literal["skip"], **options: Unpack[HoldOptions[Hold]]
     ) -> Callable[[Callable[P, R]], Callable[P, R | None]]: ...
 
     @overload
     def locked(
-        self, name: str, *, timeout: float | None = ..., on_busy: Callable[..., S], **options: Any
+        self, name: str, *, on_busy: Callable[..., S], **options: Unpack[HoldOptions[Hold]]
     ) -> Callable[[Callable[P, R]], Callable[P, R | S]]: ...
 
     def locked(
         self,
         name: str,
         *,
-        timeout: float | None = None,
         on_busy: str | Callable[..., Any] = "raise",
-        **options: Any,
+        **options: Unpack[HoldOptions[Hold]],
     ) -> Any:
         """Decorate a function: it runs under a lock that its arguments name.
 
@@ -291,10 +290,9 @@ class Client(AnyClient[ThreadRunner]):
             name: The lock's name, a template for `str.format`: `{user}` is a parameter, `{user.id}` its attribute,
                 `{user[0]}` its item, `{{` a brace. A template reads only the arguments, and no attribute that begins
                 with `_`, except `__class__`, `__name__`, `__qualname__` and `__module__`.
-            timeout: The longest wait in seconds; 0 for one try, None for no limit.
             on_busy: The result of a call if other owners held the lock throughout: "raise" `AcquireTimeout`, "skip" the
                 call and return None, or a function to call with the same arguments instead.
-            **options: As for `get_lock`.
+            **options: As for `get_lock`; `timeout`: the longest wait in seconds, 0 for one try, None for no limit.
 
         Raises:
             ValueError: A field is not a parameter or reads a private attribute, the template or an option is invalid,
@@ -303,7 +301,7 @@ class Client(AnyClient[ThreadRunner]):
                 client is for threads; or a generator function or `@contextmanager`, because its body would run without
                 the lock.
         """
-        return locked_decorator(wrap, self.get_lock, name, on_busy, timeout=timeout, **options)
+        return locked_decorator(wrap, self.get_lock, name, on_busy, options)
 
     def inspect(self, name: str | bytes) -> LockInfo:
         """Return a lock's holders and waiters, according to the nodes now.

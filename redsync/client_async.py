@@ -13,7 +13,7 @@ from redsync._drivers.aio import AioRunner
 from redsync._facades.claimable import HoldOptions
 from redsync._facades.decorator import locked_decorator
 from redsync._facades.fair_lock import AsyncFairLock
-from redsync._facades.fenced_lock import AsyncFencedLock
+from redsync._facades.fenced_lock import AsyncFencedHold, AsyncFencedLock
 from redsync._facades.hold import AsyncHold
 from redsync._facades.latch import AsyncCountDownLatch
 from redsync._facades.lock import AsyncLock
@@ -89,7 +89,7 @@ class AsyncClient(AnyClient[AioRunner]):
         """Return the fair lock of that name, see `Client.get_fair_lock`."""
         return AsyncFairLock(self, name, **options)
 
-    def get_fenced_lock(self, name: str | bytes, **options: Unpack[HoldOptions[AsyncHold]]) -> AsyncFencedLock:
+    def get_fenced_lock(self, name: str | bytes, **options: Unpack[HoldOptions[AsyncFencedHold]]) -> AsyncFencedLock:
         """Return the fenced lock of that name, see `Client.get_fenced_lock`."""
         return AsyncFencedLock(self, name, **options)
 
@@ -137,31 +137,30 @@ class AsyncClient(AnyClient[AioRunner]):
 
     @overload
     def locked(
-        self, name: str, *, timeout: float | None = ..., on_busy: Literal["raise"] = ..., **options: Any
+        self, name: str, *, on_busy: Literal["raise"] = ..., **options: Unpack[HoldOptions[AsyncHold]]
     ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R]]]: ...
 
     @overload
     def locked(
-        self, name: str, *, timeout: float | None = ..., on_busy: Literal["skip"], **options: Any
+        self, name: str, *, on_busy: Literal["skip"], **options: Unpack[HoldOptions[AsyncHold]]
     ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R | None]]]: ...
 
     @overload
     def locked(
-        self, name: str, *, timeout: float | None = ..., on_busy: Callable[..., Awaitable[S]], **options: Any
+        self, name: str, *, on_busy: Callable[..., Awaitable[S]], **options: Unpack[HoldOptions[AsyncHold]]
     ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R | S]]]: ...
 
     @overload
     def locked(
-        self, name: str, *, timeout: float | None = ..., on_busy: Callable[..., S], **options: Any
+        self, name: str, *, on_busy: Callable[..., S], **options: Unpack[HoldOptions[AsyncHold]]
     ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R | S]]]: ...
 
     def locked(
         self,
         name: str,
         *,
-        timeout: float | None = None,
         on_busy: str | Callable[..., Any] = "raise",
-        **options: Any,
+        **options: Unpack[HoldOptions[AsyncHold]],
     ) -> Any:
         """Decorate a coroutine function: it runs under a lock that its arguments name. See `Client.locked`.
 
@@ -172,7 +171,7 @@ class AsyncClient(AnyClient[AioRunner]):
             TypeError: The decorated object is not a coroutine function or method, because this client is for asyncio;
                 or it was made of a generator function, because its body could run without the lock.
         """
-        return locked_decorator(wrap_async, self.get_lock, name, on_busy, timeout=timeout, **options)
+        return locked_decorator(wrap_async, self.get_lock, name, on_busy, options)
 
     async def inspect(self, name: str | bytes) -> LockInfo:
         """Return a lock's holders and waiters, according to the nodes now. See `Client.inspect`."""

@@ -115,19 +115,24 @@ def _restore(kind: type[_NamedError], sentence: str) -> _NamedError:
 
 
 class AcquireTimeout(_NamedError, TimeoutError):
-    """Other owners held it for the whole `timeout`.
+    """Other owners held it for the whole `timeout`, or the rate allowed no more.
 
     Attributes:
         timeout: The caller's longest wait in seconds.
+        holder: The owner that kept a lock or mutex away at the last try, as in `Holder.owner`: its holder, or the
+            waiter whose turn it is. None if it is not known, and for other kinds.
     """
 
     timeout: float
+    holder: str | None
 
-    def __init__(self, name: str | bytes, timeout: float) -> None:
-        super().__init__(
-            name, f"{name!r} was still held by others after {timeout:g} s: wait longer, or do without it for now"
-        )
+    def __init__(
+        self, name: str | bytes, timeout: float, problem: str | None = None, holder: str | None = None
+    ) -> None:
+        problem = problem or f"{name!r} was still held by {holder or 'others'}"
+        super().__init__(name, f"{problem} after {timeout:g} s: wait longer, or do without it for now")
         self.timeout = timeout
+        self.holder = holder
 
 
 class NotOwnedError(_NamedError, RuntimeError):

@@ -127,7 +127,7 @@ def test_error_arrives_as_it_left_with_its_notes(error):
         assert type(other) is type(error)
         assert (str(other), repr(other), other.args) == (str(error), repr(error), error.args)
         assert other.__notes__ == ["while the report was written"]
-        for attribute in ("name", "sentence", "votes", "timeout"):
+        for attribute in ("name", "sentence", "votes", "timeout", "holder"):
             assert getattr(other, attribute, None) == getattr(error, attribute, None)
 
 

@@ -5,7 +5,6 @@ import re
 import subprocess
 import sys
 import time
-import tomllib
 import zipfile
 from importlib import metadata, resources
 from pathlib import Path
@@ -36,7 +35,10 @@ def test_wheel_holds_whole_package(wheel):
     wanted = {path for path in sources if path.endswith((".py", ".lua", "py.typed"))}
     packed = set(wheel.namelist())
     assert wanted <= packed
-    assert {path.partition("/")[0] for path in packed} == {"redsync", f"redsync_toolkit-{redsync_version()}.dist-info"}
+    assert {path.partition("/")[0] for path in packed} == {
+        "redsync",
+        f"redsync_toolkit-{redsync.__version__}.dist-info",
+    }
 
 
 def test_wheel_announces_command_and_plugin(wheel):
@@ -58,7 +60,7 @@ def test_long_description_has_no_relative_links(wheel):
 
 
 def test_installed_version_is_that_of_the_source():
-    assert metadata.version("redsync-toolkit") == redsync_version()
+    assert metadata.version("redsync-toolkit") == redsync.__version__
 
 
 def test_type_marker_and_scripts_are_found_as_resources():
@@ -126,7 +128,3 @@ def test_three_own_servers_hold_a_lock_in_five_minutes(fresh):
     assert out.splitlines()[-1] == "it runs"
     assert "it says how long to wait" in out
     assert seconds < 300
-
-
-def redsync_version() -> str:
-    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]

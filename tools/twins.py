@@ -67,7 +67,7 @@ CALLS = (
     (r"\basync (?=with\b)", ""),
     (r"\bimport asyncio\n", ""),
     (r"\basyncio\.create_task", ""),
-    (r"\bredis\.asyncio", "redis"),
+    (r"\b(redis|valkey)\.asyncio", r"\1"),
     (r"_async\b|(?<=_)async_", ""),
 )
 """Further replacements in the program with every call."""

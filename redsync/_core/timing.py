@@ -113,18 +113,21 @@ def check_timeout(blocking: bool, timeout: float | None) -> float | None:
     The contract is that of `threading.RLock.acquire`, except that None means the same as -1.
 
     Raises:
-        ValueError: The timeout comes with a non-blocking call, is negative other than -1, or is not a number.
+        ValueError: The timeout comes with a non-blocking call, is negative other than -1, or not finite.
+        TypeError: It is not a number.
     """
     if timeout is None or timeout == -1:
         return None if blocking else 0.0
     if not blocking:
         raise ValueError("can't specify a timeout for a non-blocking call")
+    wrong = f"timeout must be a number of seconds, or None or -1 to wait forever; not {timeout!r}"
     try:
-        valid = math.isfinite(timeout) and timeout >= 0
+        if not math.isfinite(timeout) or timeout < 0:
+            raise ValueError(wrong)
+    except TypeError:
+        raise TypeError(wrong) from None
     except OverflowError:  # An integer beyond all floats.
-        valid = False
-    if not valid:
-        raise ValueError(f"a timeout is a number of seconds, or None or -1 to wait forever; not {timeout!r}")
+        raise ValueError(wrong) from None
     return float(timeout)
 
 

@@ -26,7 +26,7 @@ from redsync._drivers.environment import clock
 from redsync._drivers.fake_nodes import fake_socket
 from redsync._drivers.handshake_connections import HandshakeConnection, describe_error, open_blocking
 from redsync._drivers.notifier import quietly
-from redsync._drivers.redis_py import database_of, new_connection
+from redsync._drivers.redis_py import Settings, database_of, is_client, new_connection, settings_of
 from redsync._drivers.requests import PLAIN, Codec
 from redsync.exceptions import ConfigurationError
 
@@ -344,19 +344,19 @@ _LIKE: Final = ", or a list of these"
 
 
 def make_nodes(nodes: Any, client_class: type[Any]) -> list[Node]:
-    """Return the nodes that a caller gave as URLs or as redis-py clients: one, or a list.
+    """Return the nodes that a caller gave as URLs, or as clients of redis-py or valkey-py: one, or a list.
 
     Errors never repeat the argument, because it may contain a password.
 
     Raises:
         ConfigurationError: There is no node, one is listed twice, or an argument is neither.
     """
-    given = [nodes] if isinstance(nodes, str | client_class) else nodes
+    given = [nodes] if isinstance(nodes, str) or is_client(nodes, client_class) else nodes
     if isinstance(given, bytes | Mapping) or not isinstance(given, Iterable):
         raise ConfigurationError(f"nodes must be {_one(client_class)}{_LIKE}, not {_type_of(given)}")
     made: list[Node] = []
     for number, each in enumerate(given, 1):
-        if not isinstance(each, str | client_class):
+        if not (isinstance(each, str) or is_client(each, client_class)):
             raise ConfigurationError(f"node {number} must be {_one(client_class)}, not {_type_of(each)}")
         try:
             more = _nodes_of(len(made), each, client_class)
@@ -394,9 +394,9 @@ def _nodes_of(index: int, given: Any, client_class: type[Any]) -> list[Node]:
         NodeUrlError: A URL is invalid.
         ValueError: redis-py does not know an option.
     """
-    url = given if isinstance(given, str) else None
+    url = re.sub("^valkey(?=s?[:+])", "redis", given) if isinstance(given, str) else None
     if url is None:
-        pool: Any = given.connection_pool
+        pool: Any = settings_of(given, client_class)
         if hasattr(pool, "sentinel_manager"):
             return [_group_of_pool(index, pool)]
     elif url.count("://") > 1:  # redis-py would use the first and ignore the rest
@@ -427,13 +427,6 @@ def _group(index: int, url: str, client_class: type[Any]) -> Node:
     return Node(index, client_class.from_url(said.master).connection_pool, said.address, url, locator=locator)
 
 
-class _Settings(NamedTuple):
-    """The parts of a redis-py pool that make a connection."""
-
-    connection_class: Any
-    connection_kwargs: dict[str, Any]
-
-
 def _group_of_pool(index: int, pool: Any) -> Node:
     """Do the same as `_group` for the pool of a client from redis-py's `Sentinel.master_for`."""
     pools = [sentinel.connection_pool for sentinel in pool.sentinel_manager.sentinels]
@@ -447,7 +440,7 @@ def _group_of_pool(index: int, pool: Any) -> Node:
     kwargs = {name: value for name, value in pool.connection_kwargs.items() if name != "connection_pool"}
     locator = SentinelLocator(pool.service_name, witnesses, 0)
     address = f"{pool.service_name}@{witnesses[0].address}"
-    return Node(index, _Settings(kind, kwargs), address, None, locator=locator)
+    return Node(index, Settings(kind, kwargs), address, None, locator=locator)
 
 
 def _voters(first: int, url: str, client_class: type[Any]) -> list[Node]:

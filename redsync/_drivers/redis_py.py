@@ -25,18 +25,32 @@ import secrets  # noqa: F401
 import socket
 from contextlib import suppress
 from inspect import signature
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+import redis.asyncio.connection
 import redis.connection
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-__all__ = ["connect", "database_of", "new_connection", "take_socket", "take_streams"]
+from redsync._core.urls import NodeUrlError
+
+__all__ = [
+    "Settings",
+    "connect",
+    "database_of",
+    "is_client",
+    "new_connection",
+    "settings_of",
+    "take_socket",
+    "take_streams",
+]
 
 _DROPPED: Final = (
     *("maint_notifications_pool_handler", "oss_cluster_maint_notifications_handler", "parser_class"),
     *("driver_info", "lib_name", "lib_version"),
 )
+
+_OF_VALKEY_PY: Final = "valkey_", "cache_", "client_cache"
 
 _UNINTRODUCED: Final = (
     {"driver_info": None} if "driver_info" in signature(redis.connection.AbstractConnection.__init__).parameters else {}
@@ -92,6 +106,36 @@ def new_connection(pool: Any, timeout: float, **settings: Any) -> Any:
     # it can't be granted. Set attributes, because the argument's name differs between versions of redis-py.
     connection.driver_info = connection.lib_name = connection.lib_version = None
     return connection
+
+
+class Settings(NamedTuple):
+    """The parts of a redis-py pool that make a connection."""
+
+    connection_class: Any
+    connection_kwargs: dict[str, Any]
+
+
+def is_client(thing: object, client_class: type[Any]) -> bool:
+    """Return whether it is a client of that class, or the one of valkey-py, which is a fork of redis-py."""
+    twin = client_class.__module__.replace("redis", "valkey"), "Valkey"
+    return isinstance(thing, client_class) or twin in [(base.__module__, base.__name__) for base in type(thing).__mro__]
+
+
+def settings_of(client: Any, client_class: type[Any]) -> Any:
+    """Return what makes a client's connections: its pool; for valkey-py, the same settings for redis-py's connections.
+
+    Raises:
+        NodeUrlError: It is a client of valkey-py with connections of another kind: by Sentinels, or fake ones.
+    """
+    pool = client.connection_pool
+    if not any(base.__module__.startswith("valkey.") for base in pool.connection_class.__mro__):
+        return pool
+    module: Any = redis.connection if client_class is redis.Redis else redis.asyncio.connection
+    kind = getattr(module, pool.connection_class.__name__, None)
+    if kind is None:
+        raise NodeUrlError("is a valkey-py client whose connections redis-py does not have: give its URL instead")
+    ours = {key: value for key, value in pool.connection_kwargs.items() if not key.startswith(_OF_VALKEY_PY)}
+    return Settings(kind, ours)
 
 
 def database_of(pool: Any) -> Any:

@@ -118,6 +118,12 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
         """Return the protocol that acquires and tells observers."""
         return observed(session, request, now, self._acquire_steps, kind=_kind_of(type(self)), limit=self._limit)
 
+    def _timed_out(self, request: AcquireRequest) -> AcquireTimeout:
+        """Return the error of a `with` that others kept from beginning."""
+        held = f"still held by {request.holder or 'others'}" if self._limit is None else "still out of free permits"
+        problem = f"{_kind_of(type(self)).replace('_', ' ')} {self._name!r} was {held}"
+        return AcquireTimeout(self._name, request.timeout or 0.0, problem, request.holder)
+
     @property
     def _limit(self) -> int | None:
         """The number of permits; None for a lock."""
@@ -180,6 +186,8 @@ class ThreadClaimable(Claimable[Runner, ThreadHoldT], ThreadEnterable[ThreadHold
                 with suppress(RedsyncError):
                     runner.give_back(self._undo_steps(request.state, count))
             raise
+        if hold is None and enter is not None:
+            raise self._timed_out(request)
         # No call here: an interruption at its start would leave a lock held that no caller knows of.
         return hold
 
@@ -195,8 +203,7 @@ class ThreadClaimable(Claimable[Runner, ThreadHoldT], ThreadEnterable[ThreadHold
             ConfigurationError: The nodes have another number of permits for this semaphore.
         """
         hold = self._acquire(self._timeout, enter=partial(self._enter, frame=statement()))
-        if hold is None:
-            raise AcquireTimeout(self.name, self._timeout or 0.0)
+        assert hold is not None, "it raises if it is to enter, and can't"
         return hold
 
     def _leave(self, hold: ThreadHoldT | None) -> None:
@@ -243,6 +250,8 @@ class TaskClaimable(Claimable[AsyncRunner, TaskHoldT], TaskEnterable[TaskHoldT])
                 with suppress(RedsyncError):
                     await runner.run(self._undo_steps(request.state, count))
             raise
+        if hold is None and enter is not None:
+            raise self._timed_out(request)
         return hold
 
     async def __aenter__(self) -> TaskHoldT:
@@ -256,8 +265,7 @@ class TaskClaimable(Claimable[AsyncRunner, TaskHoldT], TaskEnterable[TaskHoldT])
             ConfigurationError: The nodes have another number of permits for this semaphore.
         """
         hold = await self._acquire(self._timeout, enter=partial(self._enter, frame=statement()))
-        if hold is None:
-            raise AcquireTimeout(self.name, self._timeout or 0.0)
+        assert hold is not None, "it raises if it is to enter, and can't"
         if self._on_lost is None:
             hold._open_scope()
         return hold

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import string
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from redsync._core.timing import check_timeout
@@ -18,12 +18,12 @@ def locked_decorator(
     get_lock: Callable[..., Any],
     template: str,
     on_busy: OnBusy,
-    **options: Any,
+    options: Mapping[str, Any],
 ) -> Callable[[Callable[..., Any]], Any]:
     """Return the decorator that `Client.locked` documents; `wrapped` is `wrap` or `wrap_async`."""
     if not isinstance(template, str):
         raise TypeError(f"the name for @client.locked must be a string, not {template!r}")
-    options["timeout"] = check_timeout(True, options["timeout"])
+    options = {**options, "timeout": check_timeout(True, options.get("timeout"))}
     check_on_busy(on_busy)
 
     def lock_of(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,19 +10,37 @@ with client.get_fenced_lock("account:7") as hold:
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from redsync._core.effects import Steps
 from redsync._core.holds import HoldState
 from redsync._core.session import AnyHost, RunnerT_co, Session
 from redsync._facades.claimable import HoldT
 from redsync._facades.exclusive import Exclusive
+from redsync._facades.hold import AnyHold, AsyncHold, Hold
 from redsync._facades.lock import AsyncLock, Lock
 from redsync._protocols import fenced_lock as protocol
 from redsync._protocols.claims import AcquireRequest
 from redsync._protocols.fenced_lock import Fence
 
-__all__ = ["AsyncFencedLock", "FencedLock"]
+__all__ = ["AsyncFencedHold", "AsyncFencedLock", "FencedHold", "FencedLock"]
+
+
+class _FencedHold(AnyHold[RunnerT_co]):
+    @property
+    def fencing_token(self) -> int:
+        """The token: higher than that of every earlier acquisition of the lock."""
+        token = self._state.fencing_token
+        assert token is not None, "a fenced lock's holds have tokens"
+        return token
+
+
+class FencedHold(_FencedHold[Any], Hold):
+    """One acquisition of a fenced lock: a `Hold` whose token is always a number."""
+
+
+class AsyncFencedHold(_FencedHold[Any], AsyncHold):
+    """One acquisition of an async fenced lock: an `AsyncHold` whose token is always a number."""
 
 
 class _Fenced(Exclusive[RunnerT_co, HoldT]):
@@ -55,9 +73,21 @@ class FencedLock(_Fenced[Any, Any], Lock):
     quorum back to a quorum. Made by `Client.get_fenced_lock`.
     """
 
+    _HOLD = FencedHold
+
+    if TYPE_CHECKING:
+
+        def __enter__(self) -> FencedHold: ...
+
 
 class AsyncFencedLock(_Fenced[Any, Any], AsyncLock):
     """A reentrant lock with a token for each acquisition, owned by the task that acquired it.
 
     Like `FencedLock`, with tasks instead of threads. Made by `AsyncClient.get_fenced_lock`.
     """
+
+    _HOLD = AsyncFencedHold
+
+    if TYPE_CHECKING:
+
+        async def __aenter__(self) -> AsyncFencedHold: ...

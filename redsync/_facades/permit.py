@@ -7,6 +7,7 @@ from types import FrameType
 from typing import Self
 from weakref import ref
 
+from redsync._core.permits import PermitState
 from redsync._core.session import AsyncRunner, Runner, RunnerT_co
 from redsync._facades.enterable import TaskEnterable, ThreadEnterable
 from redsync._facades.hold import AnyHold, AsyncHold, Hold
@@ -56,6 +57,16 @@ class _AnyPermit(AnyHold[RunnerT_co]):
     def id(self) -> str:
         """The permit's unique id, as kept by nodes and shown by `holders`."""
         return self._state.holder
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """Which of the semaphore's slots it has: numbers from 0 on, one for each permit that is not yet released.
+
+        No two valid permits have a slot in common, so a slot can stand for one of several machines or licences. After a
+        resize to fewer permits, numbers of older permits may be beyond the new limit.
+        """
+        assert isinstance(self._state, PermitState), "a semaphore's holds are permits"
+        return self._state.slots[: self._state.count]
 
     def _share(self) -> int:
         return self._state.count

@@ -102,6 +102,10 @@ class _Limiter(Generic[RunnerT_co]):
         self._check_count(wanted)
         return protocol.retry_after(self._runner.session, self._pool, self._runner.new_owner(), self._window, wanted)
 
+    def _timed_out(self) -> AcquireTimeout:
+        problem = f"rate limiter {self.name!r} allows {self._pool.limit}, and was still used up"
+        return AcquireTimeout(self.name, self._timeout or 0.0, problem)
+
     def _with_timeout(self, timeout: float | None) -> Self:
         limiter = type(self)(
             self._host, self.name, self.rate, self._per, timeout=timeout, restart_guard=self._restart_guard
@@ -181,7 +185,7 @@ class RateLimiter(_Limiter[Runner]):
             ConfigurationError: The nodes have another rate or window for this name.
         """
         if not self._runner.run(self._acquire_steps(self._timeout)):
-            raise AcquireTimeout(self.name, self._timeout or 0.0)
+            raise self._timed_out()
         return self
 
     def __exit__(
@@ -259,7 +263,7 @@ class AsyncRateLimiter(_Limiter[AsyncRunner]):
     async def __aenter__(self) -> Self:
         """Acquire one success; wait at most for the `timeout` option. See `RateLimiter.__enter__`."""
         if not await self._runner.run(self._acquire_steps(self._timeout)):
-            raise AcquireTimeout(self.name, self._timeout or 0.0)
+            raise self._timed_out()
         return self
 
     async def __aexit__(

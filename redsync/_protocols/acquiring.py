@@ -166,6 +166,7 @@ def _compete(  # noqa: PLR0912, PLR0915  (each is one of the decisions above)
             if over:
                 owes = False
                 if busy and refusal is None:
+                    request.holder = claim.holder(tally)
                     return None
                 raise refusal or no_quorum(request.name, tally, request.kind.label, at=now)
             # Wait, then ask again.

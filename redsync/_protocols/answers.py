@@ -6,6 +6,7 @@ Grants are true, refusals false. All protocols share this: grants and refusals t
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from typing import Any, NamedTuple
 
@@ -40,6 +41,9 @@ _LEAST_TIME = 0.02
 
 _SLOWER = 4
 """The time for each node is this many times what the quorum took, if that is longer."""
+
+_AGAIN = re.compile(r"in new grants again in ([0-9.]+) s")
+"""In a node's reason to fail: when it takes part again."""
 
 NEW, EXISTING = 1, 2
 """Grants of a lock: the node keeps the claim from now on, or kept it already."""
@@ -194,6 +198,10 @@ def no_quorum(name: str | bytes, tally: Tally, label: str = "lock", *, at: float
         sentence = f"{label} {name!r}: the nodes answered too late, after {took:.3g} s"
     elif tally.without_quorum:
         sentence = f"{label} {name!r}: {tally.failed} of {len(tally.nodes)} nodes failed; {tally.quorum} must answer"
+        # Since nodes were started: when enough of them take part again, if no other fails.
+        waits = sorted(float(found[1]) for reason in _failures(tally) if (found := _AGAIN.search(reason)))
+        if len(waits) >= tally.quorum - tally.granted - tally.refused > 0:
+            sentence += f", which is possible in {waits[tally.quorum - tally.granted - tally.refused - 1]:.1f} s"
     else:
         sentence = f"{label} {name!r}: no {tally.quorum} of {len(tally.nodes)} nodes agree"
     return QuorumError(name, sentence, tally.votes)

@@ -8,9 +8,11 @@ the success.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from redsync._core.client_records import owner_of
 from redsync._core.effects import Steps
 from redsync._core.holds import HoldState, Owner
 from redsync._core.keys import LockKeys
@@ -58,6 +60,7 @@ class AcquireRequest:
         queue: Makes the policy by which the acquire waits for a lock that others hold.
         state: The hold that was acquired; None if there is none.
         record: Where the acquire records its steps, for observers; None if it is not observed.
+        holder: The owner that was in the way at the last try, as text; None if it is not known.
     """
 
     name: str | bytes
@@ -72,6 +75,7 @@ class AcquireRequest:
     queue: Callable[[Waiting], QueuePolicy] = FifoByArrival
     state: HoldState | None = None
     record: AcquireRecord | None = None
+    holder: str | None = None
 
     @property
     def renewed(self) -> bool:
@@ -226,6 +230,14 @@ class Claim:
         opposite mistake is worse: all contenders would sleep, with no release to wake them.
         """
         return most_refusals(tally) + tally.unheard < tally.quorum
+
+    def holder(self, tally: Tally) -> str | None:
+        """Return the owner that caused most refusals, as text; None if it is not known."""
+        holders = Counter(refusal.holder for refusal in tally.refusals if refusal.holder)
+        if not holders:
+            return None
+        claim = holders.most_common(1)[0][0]
+        return owner_of(claim) if self.request.kind.is_threads else claim.decode("utf-8", "backslashreplace")
 
     def seconds_to_look(self, tally: Tally, random: float) -> float:
         """Return in how many seconds after a refused round to look whether the claims in the way have run out."""

@@ -293,6 +293,9 @@ class SlotClaim(Claim):
         # Any slots will do: the next round takes a place in the queue as well.
         self._exact, self._rounds = (), 0
 
+    def holder(self, tally: Tally) -> None:
+        """Return None: many have the slots."""
+
     def is_split(self, tally: Tally) -> bool:
         """Return whether fewer nodes than a quorum refused for lack of room: then most likely no wake-up would come.
 

@@ -9,12 +9,12 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from redsync.testing.servers import ServerGroup, ask
 
 if TYPE_CHECKING:
-    from redsync.client import Client
+    from redsync.client import Client, ClientOptions
 
 __all__ = ["LocalNodes"]
 
@@ -93,7 +93,7 @@ class LocalNodes(ServerGroup):
         what = f"{self.version} {self.server}".lstrip()
         return f"<{type(self).__name__} of {what} on ports {', '.join(map(str, self._ports))}, {state}>"
 
-    def client(self, **options: Any) -> Client:
+    def client(self, **options: Unpack[ClientOptions]) -> Client:
         """Return a new `redsync.Client` on all nodes; the caller closes it.
 
         Its `restart_guard` is 0 unless given. With the default guard a node takes no part in new grants for one lease
@@ -105,7 +105,8 @@ class LocalNodes(ServerGroup):
         """
         from redsync.client import Client
 
-        return Client(self.urls, **{"restart_guard": 0.0, **options})
+        options.setdefault("restart_guard", 0.0)
+        return Client(self.urls, **options)
 
     def alive(self, i: int) -> bool:
         """Return whether node `i` is running; a paused node is."""

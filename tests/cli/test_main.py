@@ -4,11 +4,11 @@ import argparse
 import os
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
 
+import redsync
 from redsync.cli import main
 from redsync.cli.arguments import COMMANDS
 from redsync.cli.exits import SetupError, status_without_quorum
@@ -49,8 +49,7 @@ def test_version_is_the_version_of_the_package(capsys):
     with pytest.raises(SystemExit) as end:
         main(["--version"])
     assert end.value.code == 0
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert capsys.readouterr().out == f"redsync {version}\n"
+    assert capsys.readouterr().out == f"redsync {redsync.__version__}\n"
 
 
 def test_help_lists_commands(capsys):

@@ -168,7 +168,7 @@ def test_check_timeout_refuses_what_the_stdlib_refuses(blocking):
         if stdlib_accepts(blocking, timeout):
             check_timeout(blocking, timeout)
         else:
-            with pytest.raises(ValueError, match="a timeout is a number of seconds" if blocking else "non-blocking"):
+            with pytest.raises(ValueError, match="timeout must be a number of seconds" if blocking else "non-blocking"):
                 check_timeout(blocking, timeout)
 
 

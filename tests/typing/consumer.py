@@ -94,7 +94,7 @@ def handle(
     timeout: AcquireTimeout,
     named: AcquireTimeout | NotOwnedError | LeaseLostError | UpgradeError | QuorumError | KeyTypeError,
 ) -> None:
-    assert_type(timeout.timeout, float)
+    assert_type((timeout.timeout, timeout.holder), tuple[float, str | None])
     assert_type((named.name, named.sentence, named.votes), tuple[str | bytes, str, tuple[Vote, ...]])
 
 

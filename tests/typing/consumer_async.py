@@ -4,11 +4,13 @@ import asyncio
 from typing import assert_type
 
 import redis.asyncio
+import valkey.asyncio
 
 from redsync import (
     AsyncClient,
     AsyncCountDownLatch,
     AsyncFairLock,
+    AsyncFencedHold,
     AsyncFencedLock,
     AsyncHold,
     AsyncLock,
@@ -47,7 +49,8 @@ def note_async_permit(permit: AsyncPermit) -> None:
 
 def make_async_client() -> AsyncClient:
     AsyncClient("redis://10.0.0.1")
-    AsyncClient([redis.asyncio.Redis(), "unix:///run/redis.sock"])
+    AsyncClient([redis.asyncio.Redis(), valkey.asyncio.Valkey(), "unix:///run/redis.sock"])
+    AsyncClient(7)  # type: ignore[arg-type]
     return AsyncClient(
         URLS,
         prefix="redsync:",
@@ -63,6 +66,7 @@ def make_async_client() -> AsyncClient:
 async def use_async_client(client: AsyncClient) -> None:
     assert_type(AsyncClient.from_env(), AsyncClient)
     assert_type(client.from_env(URLS, lease=10.0), AsyncClient)
+    client.from_env(URLS, leas=10.0)  # type: ignore[call-arg]
     async with client as same:
         assert_type(same, AsyncClient)
     assert_type((client.id, client.quorum, client.prefix), tuple[str, int, bytes])
@@ -106,7 +110,16 @@ async def use_async_lock(
     await lock.extend(5)
     await lock.release()
     async with lock as hold:
-        assert_type(hold, AsyncHold)
+        assert_type(hold, AsyncHold | AsyncFencedHold)
+
+
+async def use_async_fenced_lock(lock: AsyncFencedLock) -> None:
+    async with lock as hold:
+        use_async_fenced_hold(hold)
+
+
+def use_async_fenced_hold(hold: AsyncFencedHold) -> None:
+    assert_type(hold.fencing_token, int)
 
 
 async def use_async_multi_lock(lock: AsyncMultiLock) -> None:
@@ -121,7 +134,7 @@ async def use_async_multi_lock(lock: AsyncMultiLock) -> None:
         assert_type(hold, AsyncMultiHold)
 
 
-async def use_async_hold(hold: AsyncHold | AsyncPermit) -> None:
+async def use_async_hold(hold: AsyncHold | AsyncFencedHold | AsyncPermit) -> None:
     assert_type((hold.name, hold.owner, hold.fencing_token), tuple[str | bytes, str, int | None])
     assert_type((hold.lost, await hold.wait_lost(1), hold.remaining()), tuple[bool, bool, float])
     hold.check()
@@ -152,7 +165,7 @@ async def use_async_semaphore(semaphore: AsyncSemaphore) -> None:
 
 
 async def use_async_permit(permit: AsyncPermit) -> None:
-    assert_type(permit.id, str)
+    assert_type((permit.id, permit.slots), tuple[str, tuple[int, ...]])
     async with permit as same:
         assert_type(same, AsyncPermit)
 
