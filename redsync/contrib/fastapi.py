@@ -21,22 +21,36 @@ the reply can still report a loss that the release finds.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
 try:
-    from fastapi import Depends, HTTPException, Request
+    from fastapi import HTTPException, Request
+    from fastapi.params import Depends
 except ImportError as error:  # pragma: no cover
     raise ImportError("redsync.contrib.fastapi needs `pip install redsync-toolkit[fastapi]`") from error
 
 from redsync import AsyncClient, AsyncHold
-from redsync.contrib.shared import ErrorReply, Guards, NameTemplate, Reply, explained, too_many
+from redsync.contrib.shared import ErrorReply, Guards, Reply, RequestName, explained, too_many
 
 __all__ = ["Redsync"]
 
 
-class Redsync(Guards[Any]):
+class _Dependency(Depends):
+    """A dependency as `redsync.lock(...)`, and also within `Depends(...)`, where FastAPI's default is its scope."""
+
+    def __init__(self, function: Callable[[Request], Any]) -> None:
+        super().__init__(function, scope="function")
+        # By this name FastAPI finds the signature. The class is frozen.
+        object.__setattr__(self, "__wrapped__", function)
+
+    def __call__(self, request: Request) -> Any:
+        assert self.dependency is not None, "it was made of one"
+        return self.dependency(request)
+
+
+class Redsync(Guards[Any, Callable[[Request], str]]):
     """The client of an application, and the dependencies that use it.
 
     The value of a `lock` is the `AsyncHold`. On a loss, an `async def` function is cancelled at its next `await`.
@@ -84,25 +98,24 @@ class Redsync(Guards[Any]):
     def _error(self, refusal: ErrorReply) -> HTTPException:
         return HTTPException(*refusal)
 
-    def _lock(self, name: NameTemplate, options: dict[str, Any], reply: Reply) -> Any:
+    def _lock(self, name: RequestName, options: dict[str, Any], reply: Reply) -> Any:
         async def held(request: Request) -> AsyncIterator[AsyncHold]:
             lock = self.client.get_lock(_filled(name, request), **options)
             with explained(lock.name, reply):
                 async with lock as hold:
                     yield hold
 
-        return Depends(held, scope="function")
+        return _Dependency(held)
 
-    def _limit(self, name: NameTemplate, rate: int, per: float, reply: Reply) -> Any:
+    def _limit(self, name: RequestName, rate: int, per: float, reply: Reply) -> Any:
         async def admitted(request: Request) -> None:
             limiter = self.client.get_rate_limiter(_filled(name, request), rate, per)
             with explained(limiter.name, reply):
                 if not await limiter.acquire(blocking=False):
                     raise self._error(too_many(await limiter.retry_after()))
 
-        return Depends(admitted, scope="function")
+        return _Dependency(admitted)
 
 
-def _filled(name: NameTemplate, request: Request) -> str:
-    client = request.client.host if request.client else "unknown"
-    return name.fill({**request.path_params, "client": client})
+def _filled(name: RequestName, request: Request) -> str:
+    return name.fill(request.path_params, request.client.host if request.client else None, request)

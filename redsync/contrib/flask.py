@@ -27,7 +27,7 @@ except ImportError as error:  # pragma: no cover
     raise ImportError("redsync.contrib.flask needs `pip install redsync-toolkit[flask]`") from error
 
 from redsync import Client, Hold
-from redsync.contrib.shared import ErrorReply, Guards, NameTemplate, ProcessClient, Reply, explained, too_many
+from redsync.contrib.shared import ErrorReply, Guards, ProcessClient, Reply, RequestName, explained, too_many
 
 __all__ = ["Redsync"]
 
@@ -39,7 +39,7 @@ class _Guard(Protocol):
     def __call__(self, view: Callable[P, R], /) -> Callable[P, R]: ...
 
 
-class Redsync(Guards[_Guard]):
+class Redsync(Guards[_Guard, Callable[[], str]]):
     """The client of an application, and the decorators that use it. A view may be `async`, as far as Flask runs such.
 
     A streaming response is sent after the view has returned, so without the lock.
@@ -93,7 +93,7 @@ class Redsync(Guards[_Guard]):
         error.response.headers.update(refusal.fields)
         return error
 
-    def _lock(self, name: NameTemplate, options: dict[str, Any], reply: Reply) -> _Guard:
+    def _lock(self, name: RequestName, options: dict[str, Any], reply: Reply) -> _Guard:
         def decorate(view: Callable[P, R]) -> Callable[P, R]:
             @functools.wraps(view)
             def locked(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -108,7 +108,7 @@ class Redsync(Guards[_Guard]):
 
         return decorate
 
-    def _limit(self, name: NameTemplate, rate: int, per: float, reply: Reply) -> _Guard:
+    def _limit(self, name: RequestName, rate: int, per: float, reply: Reply) -> _Guard:
         def decorate(view: Callable[P, R]) -> Callable[P, R]:
             @functools.wraps(view)
             def limited(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -123,5 +123,5 @@ class Redsync(Guards[_Guard]):
         return decorate
 
 
-def _filled(name: NameTemplate) -> str:
-    return name.fill({**(request.view_args or {}), "client": request.remote_addr or "unknown"})
+def _filled(name: RequestName) -> str:
+    return name.fill(request.view_args or {}, request.remote_addr)

@@ -14,19 +14,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from string import Formatter
-from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from redsync import AcquireTimeout, Client, ConfigurationError, LeaseLostError, QuorumError
 
-__all__ = ["CLIENTS", "LONGEST", "ErrorReply", "Guards", "LockError", "NameTemplate", "ProcessClient"]
+__all__ = ["CLIENTS", "LONGEST", "ErrorReply", "Guards", "LockError", "NameTemplate", "ProcessClient", "RequestName"]
 __all__ += ["UNAVAILABLE", "explained", "shortened", "too_many"]
 
 GuardT = TypeVar("GuardT")
+KeyT = TypeVar("KeyT", bound=Callable[..., str])
 
 LockError: TypeAlias = AcquireTimeout | QuorumError | LeaseLostError
 """The errors of a lock that say that the work must not run, or must stop."""
 
-Reply: TypeAlias = Callable[[LockError], Exception]
+Reply: TypeAlias = Callable[[LockError], Exception | None]
 
 
 CLIENTS: Final[weakref.WeakSet[ProcessClient]] = weakref.WeakSet()
@@ -152,6 +153,20 @@ class ErrorReply(NamedTuple):
     fields: Mapping[str, str] = {}
 
 
+class RequestName(NamedTuple):
+    """The name of a request's lock or limiter, and the function that returns `{key}`, if it has one."""
+
+    template: NameTemplate
+    key: Callable[..., str] | None
+
+    def fill(self, path: Mapping[str, Any], client: str | None, *request: Any) -> str:
+        """Return the name for a request with those arguments of its path, from that client."""
+        values = {**path, "client": client or "unknown"}
+        if self.key is not None:
+            values["key"] = shortened(self.key(*request))
+        return self.template.fill(values)
+
+
 UNAVAILABLE: Final = ErrorReply(503, "the lock service is unavailable")
 """The reply if too few nodes answer, or a lock was lost."""
 
@@ -161,14 +176,29 @@ def too_many(retry_after: float) -> ErrorReply:
     return ErrorReply(429, "too many requests", {"Retry-After": str(max(math.ceil(retry_after), 1))})
 
 
-class Guards(ABC, Generic[GuardT]):
+def _name(text: str, key: Callable[..., str] | None) -> RequestName:
+    """Return the name of a guard.
+
+    Raises:
+        ValueError: It is not a template, or only one of `{key}` and the function is there.
+    """
+    template = NameTemplate(text)
+    if ("key" in template.fields) is not (key is not None):
+        raise ValueError(f"the name {text!r} and key= belong together: {{key}} stands for what the function returns")
+    return RequestName(template, key)
+
+
+class Guards(ABC, Generic[GuardT, KeyT]):
     """The locks and rate limits of a web framework, as decorators of views or dependencies of path operations.
 
-    In their names `{number}` stands for the argument `number` of the path, and `{client}` for the client's address,
-    even if the path has an argument `client`: callers choose that one.
+    In their names `{number}` stands for the argument `number` of the path, `{client}` for the client's address, and
+    `{key}` for what a function of yours returns, such as the user or the API key of the request; even if the path has
+    arguments of these names: callers choose those.
     """
 
-    def lock(self, name: str, *, timeout: float = 0.5, busy: int = 423, **options: Any) -> GuardT:
+    def lock(
+        self, name: str, *, timeout: float = 0.5, busy: int = 423, key: KeyT | None = None, **options: Any
+    ) -> GuardT:
         """Return a guard that holds a lock while a request is handled.
 
         The reply is `busy` if others hold the lock longer than `timeout`, and 503 if too few nodes answer or the lock
@@ -178,10 +208,12 @@ class Guards(ABC, Generic[GuardT]):
             name: The lock's name, such as `order:{number}`.
             timeout: Seconds to wait.
             busy: The status if others hold the lock: 423 (Locked), or 409 (Conflict).
+            key: Returns the value of `{key}` in the name.
             **options: Options of `get_lock`.
 
         Raises:
-            ValueError: `name` is not a template, `timeout` is negative, or `busy` is not an error status.
+            ValueError: `name` is not a template or does not use `key`, `timeout` is negative, or `busy` is not an error
+                status.
         """
         if not timeout >= 0:
             raise ValueError(f"timeout must be a number of seconds, 0 or more, not {timeout!r}")
@@ -192,31 +224,44 @@ class Guards(ABC, Generic[GuardT]):
         def reply(error: LockError) -> Exception:
             return self._error(refusal if isinstance(error, AcquireTimeout) else UNAVAILABLE)
 
-        return self._lock(NameTemplate(name), {"timeout": timeout, **options}, reply)
+        return self._lock(_name(name, key), {"timeout": timeout, **options}, reply)
 
-    def limit(self, name: str, rate: int, *, per: float) -> GuardT:
+    def limit(
+        self,
+        name: str,
+        rate: int,
+        *,
+        per: float,
+        key: KeyT | None = None,
+        on_outage: Literal["open", "closed"] = "closed",
+    ) -> GuardT:
         """Return a guard that limits the rate of requests.
 
-        Beyond it the reply is 429, with `Retry-After`; if too few nodes answer, it is 503.
+        Beyond it the reply is 429, with `Retry-After`; if too few nodes answer, it is 503, or no request is limited.
 
         Args:
-            name: The limiter's name, such as `pay:{client}`.
+            name: The limiter's name, such as `pay:{client}` or `pay:{key}`.
             rate: The number of requests allowed in `per` seconds.
             per: The window in seconds.
+            key: Returns the value of `{key}` in the name.
+            on_outage: "open" admits all requests while too few nodes answer, "closed" none.
 
         Raises:
-            ValueError: `name` is not a template.
+            ValueError: `name` is not a template or does not use `key`, or `on_outage` is neither.
         """
-        return self._limit(NameTemplate(name), rate, per, lambda _: self._error(UNAVAILABLE))
+        if on_outage not in ("open", "closed"):
+            raise ValueError(f'on_outage must be "open" or "closed", not {on_outage!r}')
+        closed = on_outage == "closed"
+        return self._limit(_name(name, key), rate, per, lambda _: self._error(UNAVAILABLE) if closed else None)
 
     @abstractmethod
     def _error(self, refusal: ErrorReply) -> Exception:
         """Return the error by which the framework makes that reply."""
 
     @abstractmethod
-    def _lock(self, name: NameTemplate, options: dict[str, Any], reply: Reply) -> GuardT:
+    def _lock(self, name: RequestName, options: dict[str, Any], reply: Reply) -> GuardT:
         """Return the guard that `lock` describes; `reply` explains the lock's errors, see `explained`."""
 
     @abstractmethod
-    def _limit(self, name: NameTemplate, rate: int, per: float, reply: Reply) -> GuardT:
+    def _limit(self, name: RequestName, rate: int, per: float, reply: Reply) -> GuardT:
         """Return the guard that `limit` describes; `reply` explains the limiter's errors."""
