@@ -120,8 +120,3 @@ def test_event_is_a_frozen_and_small_value(event):
     assert not hasattr(event, "__dict__")
     assert copy.copy(event) == event == pickle.loads(pickle.dumps(event))
     assert len({event, copy.copy(event)}) == 1
-
-
-def test_events_of_different_kinds_differ():
-    assert len(set(EVENTS)) == len(EVENTS)
-    assert NodeChanged("a", "up", "") != NodeChanged("b", "up", "")

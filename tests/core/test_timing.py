@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redsync._core.timing import DRIFT_MIN, MAX_LEASE, Timing, check_timeout, finite, renew_at, retry_delay
+from redsync._core.timing import DRIFT_MIN, MAX_LEASE, Timing, check_timeout, renew_at, retry_delay
 
 TIMING = Timing(30.0)
 HUGE = 10**400  # An int beyond all floats.
@@ -37,13 +37,6 @@ def test_claim_ends_for_its_holder_before_any_node_forgets_it(sent_at, lease, fa
     # A node whose clock runs fast by the whole factor, and which got the command at the instant of sending.
     forgotten = sent_at + lease * (1 - factor)
     assert timing.valid_until(sent_at, lease) <= forgotten - DRIFT_MIN / 2
-
-
-@pytest.mark.parametrize(
-    ("lease", "factor", "drift"), [(30.0, 0.01, 0.302), (1.0, 0.0, 0.002), (0.1, 0.1, 0.012), (1e-9, 0.01, 0.002)]
-)
-def test_drift_is_a_share_of_the_lease_and_two_milliseconds(lease, factor, drift):
-    assert Timing(30.0, drift_factor=factor).drift(lease) == pytest.approx(drift)
 
 
 @pytest.mark.parametrize(
@@ -78,20 +71,6 @@ def test_round_timeout_is_small_against_the_lease(lease, node_timeout, expected)
 )
 def test_guard_is_for_the_longest_lease_that_may_have_been_forgotten(restart_guard, lease, expected):
     assert Timing(30.0, restart_guard=restart_guard).guard(lease) == expected
-
-
-# Numbers.
-
-
-@pytest.mark.parametrize("number", [1, 2.5, Decimal(3), Fraction(1, 2), -1])
-def test_finite_returns_a_number_as_float(number):
-    assert finite(number) == number
-    assert type(finite(number)) is float
-
-
-@pytest.mark.parametrize("number", ["1", b"1", bytearray(b"1"), True, None, 1j, [1], HUGE, math.inf, math.nan])
-def test_finite_returns_none_for_anything_else(number):
-    assert finite(number) is None
 
 
 # Leases.
@@ -134,11 +113,6 @@ def test_check_lease_accepts_exactly_what_leaves_validity(lease, factor):
     elif lease - (lease * factor + 0.002) < -1e-12:
         with pytest.raises(ValueError, match="used up by its drift allowance"):
             timing.check_lease(lease)
-
-
-def test_no_lease_lives_on_clocks_that_may_stand_still():
-    with pytest.raises(ValueError, match="used up"):
-        Timing(30.0, drift_factor=1.0).check_lease(MAX_LEASE)
 
 
 # Timeouts.
@@ -198,36 +172,22 @@ def test_check_timeout_returns_how_long_to_wait(blocking, timeout, seconds):
     assert type(result) in (float, type(None))
 
 
-def test_check_timeout_refuses_integers_beyond_all_floats():
-    with pytest.raises((ValueError, OverflowError)):
-        check_timeout(True, HUGE)
-    with pytest.raises(OverflowError):
-        threading.RLock().acquire(timeout=HUGE)  # The stdlib raises OverflowError for it, so that is good enough.
-
-
-@pytest.mark.parametrize("timeout", ["1", b"1", [1], object()])
-def test_check_timeout_refuses_anything_but_a_number(timeout):
-    with pytest.raises(TypeError):
-        check_timeout(True, timeout)
-    with pytest.raises(TypeError):
-        threading.RLock().acquire(True, timeout)
+@pytest.mark.parametrize("timeout", ["1", b"1", [1], object(), HUGE])
+def test_check_timeout_refuses_anything_but_a_number_that_floats_can_express(timeout):
+    for accept in (check_timeout, threading.RLock().acquire):
+        with pytest.raises((TypeError, ValueError, OverflowError)):
+            accept(True, timeout)
 
 
 # Retries.
 
 
-@given(st.integers(1, 10_000), st.floats(0, 1, exclude_max=True), st.floats(1e-6, 1.0), st.floats(1e-6, 10.0))
+@given(st.integers(1, 10**9), st.floats(0, 1, exclude_max=True), st.floats(1e-6, 1.0), st.floats(1e-6, 10.0))
 @settings(derandomize=True)
 def test_retry_delay_lies_within_its_span(attempt, random, shortest, longest):
-    delay = retry_delay(attempt, random, shortest=shortest, longest=longest)
-    assert 0 < delay < longest
-    assert delay >= 0.25 * min(shortest, longest)
-
-
-@given(st.floats(0, 1, exclude_max=True), st.floats(1e-6, 1.0))
-@settings(derandomize=True)
-def test_retry_delay_spans_the_shortest_after_the_first_failure(random, shortest):
     """`shortest`: the span after the first failure."""
+    delay = retry_delay(attempt, random, shortest=shortest, longest=longest)
+    assert 0.25 * min(shortest, longest) <= delay < longest
     assert retry_delay(1, random, shortest=shortest, longest=10.0) <= shortest
 
 
@@ -243,10 +203,6 @@ def test_retry_delay_doubles_until_the_longest(attempt, random, shortest):
 @settings(derandomize=True)
 def test_retry_delay_spreads_contenders_at_random(attempt, random, more):
     assert retry_delay(attempt, random) < retry_delay(attempt, random + more)
-
-
-def test_retry_delay_stays_finite_for_ever():
-    assert retry_delay(10**9, 0.999) <= 0.1
 
 
 def test_renewal_is_due_a_third_of_the_lease_after_sending():
