@@ -264,7 +264,7 @@ ROOM = {
 
 
 @pytest.mark.parametrize("what", ROOM)
-def test_waiters_that_then_fit_are_woken(sem, what):
+def test_waiters_that_then_fit_are_woken_and_no_others(sem, what):
     make_room, woken = ROOM[what]
     sem.ask(A, 3)
     sem.ask(D)
@@ -272,22 +272,7 @@ def test_waiters_that_then_fit_are_woken(sem, what):
     sem.wait(C, 2, 2)
     make_room(sem)
     assert sem.woken() == woken
-
-
-def test_release_wakes_the_waiters_that_fit_and_no_others(sem):
-    sem.ask(A, 4)
-    sem.wait(B, 1)
-    sem.wait(C, 2, 2)
-    sem.wait(D, 3)
-    sem.release(A, b"0,1,2")
-    assert sem.woken() == [B]
-    sem.release(A, b"0,1")
-    assert sem.woken() == [], "a waiter for two does not fit yet"
-    sem.release(A, b"0")
-    assert sem.woken() == [C]
-    sem.release(A)
-    assert sem.woken() == [D]
-    assert sem.queued() == [(B, 1), (C, 2), (D, 3)], "they keep their places until they are served"
+    assert sem.queued() == [(B, 1), (C, 2)], "they keep their places until they are served"
 
 
 def test_waiter_whose_client_does_not_listen_loses_its_place_to_the_next(unheard):

@@ -1,7 +1,6 @@
 """The arithmetic of leases and of waiting."""
 
 import math
-import re
 import threading
 from decimal import Decimal
 from fractions import Fraction
@@ -58,14 +57,11 @@ def test_round_timeout_is_small_against_the_lease(lease, node_timeout, expected)
 @pytest.mark.parametrize(
     ("restart_guard", "lease", "expected"),
     [
-        (30.0, 30.0, 30.0),
         (30.0, 5.0, 30.0),  # Others may still hold for the client's lease.
         (30.0, 31.0, 31.0),  # An acquire with a longer lease expects such leases of others too.
-        (30.0, 600.0, 600.0),
         (900.0, 600.0, 900.0),
         (2.0, 30.0, 2.0),  # Shorter than the lease.
         (2.0, 31.0, 31.0),
-        (0.0, 30.0, 0.0),
         (0.0, 600.0, 0.0),  # Switched off.
     ],
 )
@@ -85,23 +81,15 @@ def test_check_lease_returns_it_as_float(lease):
 
 @pytest.mark.parametrize(
     "lease",
-    [0, 0.0, -0.0, -1, -1e-9, math.nan, math.inf, -math.inf, 5e-324, 0.002, 0.00202, MAX_LEASE * 1.001, 1e15, HUGE],
+    [
+        *(0, -0.0, -1e-9, math.nan, math.inf, -math.inf, 5e-324, 0.002, 0.00202, MAX_LEASE * 1.001, HUGE),
+        *("1", None, [1], 1j, b"1", True, False),
+    ],
 )
-def test_check_lease_refuses_a_lease_that_no_claim_can_use(lease):
-    with pytest.raises(ValueError, match="a lease"):
-        TIMING.check_lease(lease)
-
-
-@pytest.mark.parametrize("lease", ["1", None, [1], 1j, b"1", True, False])
-def test_check_lease_refuses_anything_but_a_number(lease):
-    with pytest.raises(ValueError, match=f"a lease is a positive number of seconds, not {re.escape(repr(lease))}"):
-        TIMING.check_lease(lease)
-
-
-@pytest.mark.parametrize("seconds", [0, 0.002, MAX_LEASE * 2])
-def test_check_lease_uses_its_callers_name_for_it(seconds):
+def test_check_lease_refuses_anything_but_seconds_that_a_claim_can_use(lease):
+    """In the words of its caller."""
     with pytest.raises(ValueError, match=r"^max_hold (is|of) "):
-        TIMING.check_lease(seconds, "max_hold")
+        TIMING.check_lease(lease, "max_hold")
 
 
 @given(st.floats(1e-6, 1e6), factors)
@@ -151,9 +139,7 @@ def test_check_timeout_refuses_what_the_stdlib_refuses(blocking):
     [
         (True, None, None),
         (True, -1, None),
-        (True, -1.0, None),
         (False, None, 0.0),
-        (False, -1, 0.0),
         (False, -1.0, 0.0),
         (0, -1, 0.0),
         (1, 3, 3.0),
