@@ -48,13 +48,11 @@ def test_record_of_a_later_or_earlier_version_is_read():
     [
         {},
         {"host": "h", "pid": 1, "program": "p"},
+        {"host": "h", "pid": 1, "program": "p", "since": 1.0, "nodes": 5},
         {"host": "h", "pid": "one", "program": "p", "since": 1.0},
         {"host": "h", "pid": 1, "program": "p", "since": None},
         {"host": "h", "pid": float("inf"), "program": "p", "since": 1.0},
-        {"host": "h", "pid": float("nan"), "program": "p", "since": 1.0},
         ["h", 1, "p", 1.0],
-        "text",
-        7,
         None,
     ],
 )
@@ -88,8 +86,3 @@ def test_record_shows_the_list_of_nodes_as_digests():
 @pytest.mark.parametrize(("nodes", "kept"), [("ab", ("a", "b")), (["x" * 1000] * 1000, ("x" * 8,) * 100)])
 def test_forged_list_is_cut_short(nodes, kept):
     assert ClientRecord.unpack(RECORD._replace(nodes=nodes).pack()).nodes == kept
-
-
-@pytest.mark.parametrize("nodes", [5, None])
-def test_invalid_list_makes_no_record(nodes):
-    assert ClientRecord.unpack(RECORD._replace(nodes=nodes).pack()) is None

@@ -102,18 +102,6 @@ def test_hold_that_has_ended_is_not_taken(table, add, when, end):
 # Changes.
 
 
-def test_hold_put_back_is_due_when_it_says(table, add):
-    """One that was not renewed is tried again by itself, without the others."""
-    states = [add(b"%d" % i) for i in range(5)]
-    batch = take(table)
-    for state in states:
-        state.renew_at = 120.0
-    states[2].renew_at = 111.0
-    table.put(batch)
-    assert renew(table, 111.0) == [states[2]]
-    assert take(table, 120.0) == [*states[:2], *states[3:], states[2]]
-
-
 def test_hold_that_comes_closer_is_taken_earlier_and_only_once(table, add):
     one, other = add(b"a"), add(b"b")
     table.next_due()
@@ -142,15 +130,6 @@ def test_hold_that_ends_or_is_extended_while_others_are_renewed_is_not_taken(tab
         states[-1].renew_at = 130.0
     assert take(table) == [states[MOST]]
     assert take(table) == []
-
-
-@pytest.mark.parametrize("taken", ["due", "ended"])
-def test_new_watchdog_takes_over_what_a_failed_one_had_taken(table, add, taken):
-    state, other = add(valid_until=115.0), add(b"y", renew_at=120.0)
-    assert (take(table) if taken == "due" else table.take_ended(115.0)) == [state]
-    table.begin_watch()
-    assert table.take_ended(115.0) == [state]
-    assert take(table, 120.0) == [state, other]
 
 
 # Ending.

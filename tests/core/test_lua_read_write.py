@@ -138,15 +138,11 @@ def test_writer_gets_in_alone(rw, lasts, mode, wanted):
 @modes
 def test_re_entry_sets_the_count_and_never_shortens(rw, lasts, mode):
     rw.ask(mode, ME, lease=30_000)
-    for _ in range(2):
-        assert rw.again(mode, ME, count=2, lease=1_000) == EXISTING
-    ((count, left),) = rw.claims().values()
-    assert count == 2
-    assert lasts(left, 30_000)
-    assert rw.again(mode, ME, count=3, lease=60_000) == EXISTING
-    ((count, left),) = rw.claims().values()
-    assert count == 3
-    assert lasts(left, 60_000)
+    for count, lease, left in [(2, 1_000, 30_000), (2, 1_000, 30_000), (3, 60_000, 60_000)]:
+        assert rw.again(mode, ME, count=count, lease=lease) == EXISTING
+        ((its_count, its_left),) = rw.claims().values()
+        assert its_count == count
+        assert lasts(its_left, left)
     assert lasts(rw.left(), 60_000)
 
 

@@ -49,9 +49,7 @@ def test_node_may_have_no_record_or_one_of_an_earlier_form(record, process):
     "record",
     [
         b"original",
-        b"newborn ",
         b"original soon",
-        b"original 1.5",
         b" original 1",
         b"Original 1",
         b"new 1",

@@ -10,7 +10,6 @@ from redsync._core.observing import (
     _MOST_REPLIES,
     _MOST_STEPS,
     AcquireRecord,
-    Observer,
     ObserverSubscription,
     Step,
     noting_of,
@@ -91,16 +90,6 @@ def test_ear_that_is_not_emptied_drops_the_oldest():
     subscription = ObserverSubscription(["a:1"], print)
     subscription.took[0].extend(range(_MOST_REPLIES + 1))
     assert subscription.took[0][0] == 1
-
-
-def test_observer_is_a_listener_by_its_type_alone():
-    class Deaf(Observer):
-        def listen(self, nodes, now):
-            return ObserverSubscription(nodes, print)
-
-    assert Deaf().attach(None) is None
-    with pytest.raises(AssertionError, match="subscription"):
-        Deaf()(None)
 
 
 # Events for listeners: values that they may keep.
