@@ -88,12 +88,6 @@ def test_head_whose_place_has_expired_is_passed_over(fair):
     assert fair.line() == [(C, 2)]
 
 
-def test_queued_owner_without_a_place_keeps_no_other_out(fair):
-    fair.redis.zadd(KEYS.queue, {b"client-b": 1})
-    assert fair.ask(A) == NEW
-    assert fair.line() == []
-
-
 def test_repeated_ask_of_the_holder_makes_no_new_claim_but_takes_its_place(fair):
     """It had too few nodes, and asks again with its ticket."""
     fair.ask(A)
