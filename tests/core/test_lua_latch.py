@@ -52,15 +52,11 @@ def test_latch_is_set_counted_down_and_kept(latch):
     assert latch.redis.pttl(KEYS.latch) > 90_000, "lengthened, never shortened"
 
 
-def test_totals_are_set_to_the_higher_value(latch):
+def test_higher_totals_and_later_generations_replace_others(latch):
     latch.tell(7, 9, A, 3, B, 1)
     assert latch.tell(7, 9, A, 2, B, 2) == [7, 9, A, 3, B, 2]
-
-
-def test_later_generation_replaces_and_an_earlier_one_is_ignored(latch):
-    latch.tell(7, 3, A, 3)
     assert latch.tell(8, 2, B, 1) == [8, 2, B, 1]
-    assert latch.tell(7, 3, A, 3) == [8, 2, B, 1]
+    assert latch.tell(7, 9, A, 3) == [8, 2, B, 1]
 
 
 def test_all_waiters_are_woken_when_it_opens(latch):

@@ -91,13 +91,6 @@ def test_existing_claim_is_reported_whatever_else_the_node_forgot(claims, ask):
     assert ask(ME, guard=GUARD) == EXISTING
 
 
-def test_claim_on_a_node_with_a_record_of_another_type_fails(claims, ask):
-    claims.redis.rpush(BIRTH_KEY, "original")
-    with pytest.raises(redis.exceptions.ResponseError, match="WRONGTYPE"):
-        ask(guard=GUARD)
-    assert claims.holder() is None
-
-
 def test_record_of_a_process_unknown_to_the_asker_does_not_count(claims, ask):
     """The data may be of any age: from before a restart, or of another server."""
     for value in [None, *UNKNOWN, "original 1 othe", "newborn 1 othe"]:
@@ -170,67 +163,46 @@ def stamp(claims):
     return f" 1,other {since},{process} "
 
 
-def describes(claims, reply, kind):
-    """Return whether a reply says that the node has a new record of that kind, as it does."""
-    record, now, process = reply
-    assert process == process_of(claims.redis).encode()
-    assert claims.redis.get(BIRTH_KEY) == record
-    assert claims.redis.ttl(BIRTH_KEY) == -1, "it never expires"
-    return record == b"%s %d %s" % (kind.encode(), now, process) and 0 <= claims.now() - now < SLACK
+STAYS = "stays"
+INITIALIZED = {
+    None: ("blank", "newborn", "blank"),
+    "original 1000 {this}": (STAYS, STAYS, STAYS),
+    "newborn 1000 {this}": (STAYS, STAYS, STAYS),
+    "blank 1000 {this}": (STAYS, "newborn", "original"),
+    "blank 2000 {this}": (STAYS, "newborn", STAYS),  # not the one that the client has seen
+    "original 1000 0123456789abcdef": ("newborn", "newborn", "newborn"),
+    "newborn 1000 another": ("newborn", "newborn", "newborn"),
+    "blank 1000 another": ("newborn", "newborn", "newborn"),
+    "original 1000": ("newborn", "newborn", "newborn"),
+    "a lock": (STAYS, STAYS, STAYS),
+    "original soon -": (STAYS, STAYS, STAYS),
+}
+"""What the key has, and which record it gets at each step: a look, as newborn, as original."""
 
 
-@pytest.mark.parametrize(("step", "kind"), [("look", "blank"), ("newborn", "newborn"), ("original", "blank")])
-def test_node_without_a_record_gets_one_that_names_its_process(locks, step, kind):
-    """It may have been emptied since a client took it for new: then it must not get an original record."""
-    assert describes(locks, initialize(locks, step, " 1,- "), kind)
-
-
-@pytest.mark.parametrize("step", ["look", "newborn", "original"])
-@pytest.mark.parametrize("kind", ["original", "newborn"])
-def test_record_of_the_same_process_stays(locks, step, kind):
+@pytest.mark.parametrize("had", INITIALIZED)
+def test_initialization_leaves_records_of_this_process_and_foreign_values(locks, had):
     """Of several clients that begin at once, the first decides. A late command undoes nothing."""
-    record(locks, kind, 5_000, process_of(locks.redis))
-    before = locks.redis.get(BIRTH_KEY)
-    found, now, _ = initialize(locks, step, stamp(locks))
-    assert found == before == locks.redis.get(BIRTH_KEY), "and the reply has it"
-    assert 0 <= locks.now() - now < SLACK
+    this = process_of(locks.redis)
+    for step, wanted in zip(("look", "newborn", "original"), INITIALIZED[had], strict=True):
+        locks.redis.flushall()
+        if had:
+            locks.redis.set(BIRTH_KEY, had.format(this=this))
+        before = locks.redis.get(BIRTH_KEY)
+        found, now, process = initialize(locks, step, f" 1,other 1000,{this} ")
+        assert locks.redis.get(BIRTH_KEY) == found
+        assert found == (before if wanted == STAYS else f"{wanted} {now} {this}".encode()), step
+        assert process == this.encode()
+        assert 0 <= locks.now() - now < SLACK
+        assert locks.redis.ttl(BIRTH_KEY) == -1, "it never expires"
 
 
-@pytest.mark.parametrize("step", ["look", "newborn", "original"])
-def test_record_of_another_process_becomes_a_newborn_one_whatever_it_says(locks, step):
-    for kind in ("original", "newborn", "blank"):
-        for process in (" another", "", " - -", " 0123456789abcdef"):
-            locks.redis.set(BIRTH_KEY, f"{kind} 1{process}")
-            reply = initialize(locks, step, f" 1,{process.strip()} ")
-            assert describes(locks, reply, "newborn"), (kind, process)
-
-
-@pytest.mark.parametrize(("step", "kind"), [("look", None), ("original", "original"), ("newborn", "newborn")])
-def test_blank_record_stays_at_a_look_and_is_exchanged_by_a_client_that_has_seen_it(locks, step, kind):
-    before, *_ = initialize(locks, "look")
-    reply = initialize(locks, step, stamp(locks))
-    assert describes(locks, reply, kind) if kind else reply[0] == before
-
-
-def test_blank_record_is_not_exchanged_by_a_client_that_has_seen_another(locks):
-    """The node was emptied since, and then another client looked: its peers may have been used meanwhile."""
-    record(locks, "blank", 5_000, process_of(locks.redis))
-    seen = stamp(locks)
-    locks.redis.delete(BIRTH_KEY)
-    before, *_ = initialize(locks, "look")
-    assert initialize(locks, "original", seen)[0] == before == locks.redis.get(BIRTH_KEY)
-
-
-@pytest.mark.parametrize("value", ["a lock", "original", "original soon -"])
-def test_initialization_leaves_foreign_values(locks, value):
-    locks.redis.set(BIRTH_KEY, value)
-    assert initialize(locks, "newborn")[0] == value.encode() == locks.redis.get(BIRTH_KEY)
-
-
-def test_initialization_fails_on_a_record_of_another_type(locks):
-    locks.redis.rpush(BIRTH_KEY, "original")
-    with pytest.raises(redis.exceptions.ResponseError, match="WRONGTYPE"):
-        initialize(locks, "look")
+def test_nothing_is_done_on_a_record_of_another_type(claims, ask):
+    claims.redis.rpush(BIRTH_KEY, "original")
+    for call in (lambda: ask(guard=GUARD), lambda: initialize(claims, "look")):
+        with pytest.raises(redis.exceptions.ResponseError, match="WRONGTYPE"):
+            call()
+    assert claims.holder() is None
 
 
 @pytest.mark.parametrize("old", [None, "original 1 another"])
@@ -295,22 +267,27 @@ def kind_of(record):
     return record.decode().split(" ")[0]
 
 
-def test_first_record_says_that_nothing_was_decided_yet(locks):
-    found, _, process = initialize_elected(locks, "look", 0)
-    assert kind_of(found) == "blank"
-    assert found.endswith(b" " + process)
-    seen = b",".join(found.split(b" ")[1:]).decode()
-    found, *_ = initialize_elected(locks, "original", 0, f" {seen} ")
-    assert kind_of(found) == "original"
-    assert found.endswith(b" " + process)
-
-
-@pytest.mark.parametrize("step", ["look", "newborn", "original"])
-def test_server_without_a_record_is_not_new_if_something_was_decided(locks, step):
-    """It may be a replica that was promoted before it had got anything."""
-    found, _, process = initialize_elected(locks, step, 7)
-    assert kind_of(found) == "joining"
-    assert found.endswith(b" " + process)
+@pytest.mark.parametrize(
+    ("epoch", "had", "kinds"),
+    [
+        pytest.param(0, None, ("blank", "newborn", "blank"), id="nothing was decided yet"),
+        pytest.param(0, "blank", ("blank", "newborn", "original"), id="nothing was decided, and it was seen"),
+        # It may be a replica that was promoted before it had got anything.
+        pytest.param(7, None, ("joining", "joining", "joining"), id="a server without a record is not new"),
+        pytest.param(7, "joining", ("joining", "newborn", "joining"), id="never original"),
+    ],
+)
+def test_elected_server_is_new_only_if_nothing_was_decided(locks, epoch, had, kinds):
+    process = f"{process_of(locks.redis)}@{epoch}.{HISTORY}"
+    for step, kind in zip(("look", "newborn", "original"), kinds, strict=True):
+        locks.redis.flushall()
+        if had:
+            record(locks, had, 60_000, process)
+        found, *_ = initialize_elected(locks, step, epoch, stamp(locks) if had else "")
+        assert kind_of(found) == kind, step
+        assert found.endswith(b" " + process.encode())
+        if had != kind:
+            assert locks.now() - int(found.split(b" ")[1]) < SLACK, "the guard counts from now"
 
 
 @pytest.mark.parametrize("step", ["look", "newborn", "original"])
@@ -326,16 +303,6 @@ def test_server_with_the_record_of_another_decision_is_joining_and_grants_nothin
             assert found.endswith(b" " + process)
             with pytest.raises(redis.exceptions.ResponseError, match="FORGETFUL -1"):
                 claims.node.run(f"{claims.noun}_acquire", (KEYS.lock,), ME, 1, LEASE, f"1{elected(claims, 7)}")
-
-
-@pytest.mark.parametrize(("step", "kind"), [("look", "joining"), ("original", "joining"), ("newborn", "newborn")])
-def test_joining_record_becomes_newborn_and_never_original(locks, step, kind):
-    process = f"{process_of(locks.redis)}@7.{HISTORY}"
-    record(locks, "joining", 60_000, process)
-    found, *_ = initialize_elected(locks, step, 7, f" {locks.now() - 60_000},{process} ")
-    assert kind_of(found) == kind
-    if kind == "newborn":
-        assert locks.now() - int(found.split(b" ")[1]) < SLACK, "the guard counts from now"
 
 
 def test_client_that_names_another_decision_gets_no_grant(claims):

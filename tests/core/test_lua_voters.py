@@ -6,7 +6,7 @@
 import pytest
 
 from redsync._core.clusters import KeyTagging
-from redsync._core.keys import LockKeys, client_key
+from redsync._core.keys import LockKeys
 from tests.core.conftest import KEYS, LEASE, ME, OTHER, PLACE, guard_of, process_of, wake_channel
 
 TAGGING = KeyTagging(8192)
@@ -38,15 +38,6 @@ def test_voter_hands_over_on_a_channel_of_its_slot_and_names_the_key_as_clients_
     assert voter.redis.hkeys(LOCK[0]) == [OTHER]
 
 
-def test_voter_tells_nothing_to_those_who_listen_without_its_tag(voter):
-    channels = wake_channel(OTHER), TAGGING.key(wake_channel(OTHER)), KEYS.channel, TAGGING.key(KEYS.channel)
-    with voter.listening(*channels) as subscription:
-        queue(voter, ME, 7)
-        queue(voter, OTHER, 8)
-        voter.run("lock_release", LOCK, ME, 0, KEYS.channel)
-        assert voter.messages(subscription) == []
-
-
 def test_voter_remembers_by_the_record_under_its_tag_alone(voter):
     process = process_of(voter.redis)
     ask = "lock_acquire", LOCK[:1], ME, 1, LEASE, guard_of(60_000, process)
@@ -55,13 +46,6 @@ def test_voter_remembers_by_the_record_under_its_tag_alone(voter):
         voter.run(*ask)
     voter.redis.set(BIRTH, f"original 1 {process}")
     assert voter.run(*ask) == 1
-
-
-def test_inspection_finds_the_record_of_the_client_under_the_tag(voter):
-    client = "285475da-9152-4c83-822a-67ee2f116a79"
-    voter.run("client_announce", [TAGGING.key(client_key(client))], b"record", LEASE)
-    voter.run("lock_acquire", LOCK[:1], f"{client}:1:1", 1, LEASE, 0)
-    assert voter.run("name_inspect", (*LOCK, b"s", b"m", b"t", b"l", b"w"), 1, 1)[1][0][4] == b"record"
 
 
 @pytest.mark.parametrize("name", [b"{rs}x", b"{rsx}", b"{rs7", b"x{rs7}", b"{{rs7}}", b"{Rs7}x", b" {rs7}"])

@@ -10,7 +10,6 @@ from redsync._core.observing import (
     _MOST_REPLIES,
     _MOST_STEPS,
     AcquireRecord,
-    Observer,
     ObserverSubscription,
     Step,
     noting_of,
@@ -93,16 +92,6 @@ def test_ear_that_is_not_emptied_drops_the_oldest():
     assert subscription.took[0][0] == 1
 
 
-def test_observer_is_a_listener_by_its_type_alone():
-    class Deaf(Observer):
-        def listen(self, nodes, now):
-            return ObserverSubscription(nodes, print)
-
-    assert Deaf().attach(None) is None
-    with pytest.raises(AssertionError, match="subscription"):
-        Deaf()(None)
-
-
 # Events for listeners: values that they may keep.
 
 
@@ -120,8 +109,3 @@ def test_event_is_a_frozen_and_small_value(event):
     assert not hasattr(event, "__dict__")
     assert copy.copy(event) == event == pickle.loads(pickle.dumps(event))
     assert len({event, copy.copy(event)}) == 1
-
-
-def test_events_of_different_kinds_differ():
-    assert len(set(EVENTS)) == len(EVENTS)
-    assert NodeChanged("a", "up", "") != NodeChanged("b", "up", "")

@@ -67,15 +67,6 @@ def test_release_of_a_whole_permit_records_its_first_slot_for_the_next_acquire()
     assert list(permit.limit.released) == [3]
 
 
-def test_only_the_last_release_of_a_permit_is_kept_for_the_next_one():
-    """Each part of a big permit that remains has other words, and many."""
-    permit = new_permit(1, 3, 5)
-    permit.count = 1
-    assert not permit.release_command().steady
-    permit.count = 0
-    assert permit.release_command().steady
-
-
 def test_permits_of_a_key_come_latest_first():
     table = HoldTable(lambda: None)
     first, second, other = new_permit(1, 0), new_permit(2, 1), new_state(owner=Owner("c", 3))
@@ -89,13 +80,6 @@ def test_permits_of_a_key_come_latest_first():
     table.remove(first)
     assert list(table.permits(b"redsync:x")) == []
     table.remove(first)
-
-
-def test_child_of_a_fork_has_no_permits():
-    table = HoldTable(lambda: None)
-    table.add(new_permit(1, 0))
-    table.clear()
-    assert list(table.permits(b"redsync:x")) == []
 
 
 # Limits: which is newer, and which is none.

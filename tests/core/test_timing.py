@@ -1,7 +1,6 @@
 """The arithmetic of leases and of waiting."""
 
 import math
-import re
 import threading
 from decimal import Decimal
 from fractions import Fraction
@@ -10,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redsync._core.timing import DRIFT_MIN, MAX_LEASE, Timing, check_timeout, finite, renew_at, retry_delay
+from redsync._core.timing import DRIFT_MIN, MAX_LEASE, Timing, check_timeout, renew_at, retry_delay
 
 TIMING = Timing(30.0)
 HUGE = 10**400  # An int beyond all floats.
@@ -40,13 +39,6 @@ def test_claim_ends_for_its_holder_before_any_node_forgets_it(sent_at, lease, fa
 
 
 @pytest.mark.parametrize(
-    ("lease", "factor", "drift"), [(30.0, 0.01, 0.302), (1.0, 0.0, 0.002), (0.1, 0.1, 0.012), (1e-9, 0.01, 0.002)]
-)
-def test_drift_is_a_share_of_the_lease_and_two_milliseconds(lease, factor, drift):
-    assert Timing(30.0, drift_factor=factor).drift(lease) == pytest.approx(drift)
-
-
-@pytest.mark.parametrize(
     ("lease", "node_timeout", "expected"),
     [
         (30.0, 0.25, 0.25),  # The option is smaller.
@@ -65,33 +57,16 @@ def test_round_timeout_is_small_against_the_lease(lease, node_timeout, expected)
 @pytest.mark.parametrize(
     ("restart_guard", "lease", "expected"),
     [
-        (30.0, 30.0, 30.0),
         (30.0, 5.0, 30.0),  # Others may still hold for the client's lease.
         (30.0, 31.0, 31.0),  # An acquire with a longer lease expects such leases of others too.
-        (30.0, 600.0, 600.0),
         (900.0, 600.0, 900.0),
         (2.0, 30.0, 2.0),  # Shorter than the lease.
         (2.0, 31.0, 31.0),
-        (0.0, 30.0, 0.0),
         (0.0, 600.0, 0.0),  # Switched off.
     ],
 )
 def test_guard_is_for_the_longest_lease_that_may_have_been_forgotten(restart_guard, lease, expected):
     assert Timing(30.0, restart_guard=restart_guard).guard(lease) == expected
-
-
-# Numbers.
-
-
-@pytest.mark.parametrize("number", [1, 2.5, Decimal(3), Fraction(1, 2), -1])
-def test_finite_returns_a_number_as_float(number):
-    assert finite(number) == number
-    assert type(finite(number)) is float
-
-
-@pytest.mark.parametrize("number", ["1", b"1", bytearray(b"1"), True, None, 1j, [1], HUGE, math.inf, math.nan])
-def test_finite_returns_none_for_anything_else(number):
-    assert finite(number) is None
 
 
 # Leases.
@@ -106,23 +81,15 @@ def test_check_lease_returns_it_as_float(lease):
 
 @pytest.mark.parametrize(
     "lease",
-    [0, 0.0, -0.0, -1, -1e-9, math.nan, math.inf, -math.inf, 5e-324, 0.002, 0.00202, MAX_LEASE * 1.001, 1e15, HUGE],
+    [
+        *(0, -0.0, -1e-9, math.nan, math.inf, -math.inf, 5e-324, 0.002, 0.00202, MAX_LEASE * 1.001, HUGE),
+        *("1", None, [1], 1j, b"1", True, False),
+    ],
 )
-def test_check_lease_refuses_a_lease_that_no_claim_can_use(lease):
-    with pytest.raises(ValueError, match="a lease"):
-        TIMING.check_lease(lease)
-
-
-@pytest.mark.parametrize("lease", ["1", None, [1], 1j, b"1", True, False])
-def test_check_lease_refuses_anything_but_a_number(lease):
-    with pytest.raises(ValueError, match=f"a lease is a positive number of seconds, not {re.escape(repr(lease))}"):
-        TIMING.check_lease(lease)
-
-
-@pytest.mark.parametrize("seconds", [0, 0.002, MAX_LEASE * 2])
-def test_check_lease_uses_its_callers_name_for_it(seconds):
+def test_check_lease_refuses_anything_but_seconds_that_a_claim_can_use(lease):
+    """In the words of its caller."""
     with pytest.raises(ValueError, match=r"^max_hold (is|of) "):
-        TIMING.check_lease(seconds, "max_hold")
+        TIMING.check_lease(lease, "max_hold")
 
 
 @given(st.floats(1e-6, 1e6), factors)
@@ -134,11 +101,6 @@ def test_check_lease_accepts_exactly_what_leaves_validity(lease, factor):
     elif lease - (lease * factor + 0.002) < -1e-12:
         with pytest.raises(ValueError, match="used up by its drift allowance"):
             timing.check_lease(lease)
-
-
-def test_no_lease_lives_on_clocks_that_may_stand_still():
-    with pytest.raises(ValueError, match="used up"):
-        Timing(30.0, drift_factor=1.0).check_lease(MAX_LEASE)
 
 
 # Timeouts.
@@ -177,9 +139,7 @@ def test_check_timeout_refuses_what_the_stdlib_refuses(blocking):
     [
         (True, None, None),
         (True, -1, None),
-        (True, -1.0, None),
         (False, None, 0.0),
-        (False, -1, 0.0),
         (False, -1.0, 0.0),
         (0, -1, 0.0),
         (1, 3, 3.0),
@@ -198,36 +158,22 @@ def test_check_timeout_returns_how_long_to_wait(blocking, timeout, seconds):
     assert type(result) in (float, type(None))
 
 
-def test_check_timeout_refuses_integers_beyond_all_floats():
-    with pytest.raises((ValueError, OverflowError)):
-        check_timeout(True, HUGE)
-    with pytest.raises(OverflowError):
-        threading.RLock().acquire(timeout=HUGE)  # The stdlib raises OverflowError for it, so that is good enough.
-
-
-@pytest.mark.parametrize("timeout", ["1", b"1", [1], object()])
-def test_check_timeout_refuses_anything_but_a_number(timeout):
-    with pytest.raises(TypeError):
-        check_timeout(True, timeout)
-    with pytest.raises(TypeError):
-        threading.RLock().acquire(True, timeout)
+@pytest.mark.parametrize("timeout", ["1", b"1", [1], object(), HUGE])
+def test_check_timeout_refuses_anything_but_a_number_that_floats_can_express(timeout):
+    for accept in (check_timeout, threading.RLock().acquire):
+        with pytest.raises((TypeError, ValueError, OverflowError)):
+            accept(True, timeout)
 
 
 # Retries.
 
 
-@given(st.integers(1, 10_000), st.floats(0, 1, exclude_max=True), st.floats(1e-6, 1.0), st.floats(1e-6, 10.0))
+@given(st.integers(1, 10**9), st.floats(0, 1, exclude_max=True), st.floats(1e-6, 1.0), st.floats(1e-6, 10.0))
 @settings(derandomize=True)
 def test_retry_delay_lies_within_its_span(attempt, random, shortest, longest):
-    delay = retry_delay(attempt, random, shortest=shortest, longest=longest)
-    assert 0 < delay < longest
-    assert delay >= 0.25 * min(shortest, longest)
-
-
-@given(st.floats(0, 1, exclude_max=True), st.floats(1e-6, 1.0))
-@settings(derandomize=True)
-def test_retry_delay_spans_the_shortest_after_the_first_failure(random, shortest):
     """`shortest`: the span after the first failure."""
+    delay = retry_delay(attempt, random, shortest=shortest, longest=longest)
+    assert 0.25 * min(shortest, longest) <= delay < longest
     assert retry_delay(1, random, shortest=shortest, longest=10.0) <= shortest
 
 
@@ -243,10 +189,6 @@ def test_retry_delay_doubles_until_the_longest(attempt, random, shortest):
 @settings(derandomize=True)
 def test_retry_delay_spreads_contenders_at_random(attempt, random, more):
     assert retry_delay(attempt, random) < retry_delay(attempt, random + more)
-
-
-def test_retry_delay_stays_finite_for_ever():
-    assert retry_delay(10**9, 0.999) <= 0.1
 
 
 def test_renewal_is_due_a_third_of_the_lease_after_sending():

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -123,46 +122,37 @@ def bare(monkeypatch, tmp_path):
     return tmp_path
 
 
-def test_find_server_raises_with_advice_when_there_is_none(bare):
-    with pytest.raises(ServerNotFoundError, match=r'pip install "redsync-toolkit\[server\]"') as error:
-        LocalNodes()
-    assert isinstance(error.value, RedsyncError)
-    assert isinstance(error.value, FileNotFoundError)
-
-
-def test_find_server_keeps_its_order(bare, monkeypatch):
+@pytest.fixture
+def wheel(bare, monkeypatch):
+    """A server in a package, without execute permission, as some installers leave it."""
     wheel = bare / "wheel" / "redis-server"
     wheel.parent.mkdir()
     (wheel.parent / "__init__.py").touch()
     wheel.touch()
     monkeypatch.syspath_prepend(bare)
     monkeypatch.setattr(servers, "_WHEELS", {"no_such_wheel": "redis-server", "wheel": "redis-server"})
-    assert find_server() == wheel
+    return wheel
+
+
+def test_find_server_raises_with_advice_when_there_is_none(bare):
+    assert pinned_server() is None
+    with pytest.raises(ServerNotFoundError, match=r'pip install "redsync-toolkit\[server\]"') as error:
+        LocalNodes()
+    assert isinstance(error.value, RedsyncError)
+    assert isinstance(error.value, FileNotFoundError)
+
+
+def test_find_server_keeps_its_order_and_pinned_server_ignores_path(bare, wheel, monkeypatch):
+    assert find_server() == pinned_server() == find_server(pinned_server()) == wheel
     valkey = write_server(bare / "valkey-server", "")
     assert find_server() == valkey
     redis = write_server(bare / "redis-server", "")
     assert find_server() == redis
-    named = write_server(bare / "named", "")
-    monkeypatch.setenv("REDSYNC_SERVER", str(named))
-    assert find_server() == named
-    assert find_server("valkey-server") == valkey
-    assert find_server(valkey) == valkey
-
-
-def test_pinned_server_is_that_of_a_wheel_whatever_path_has(bare, monkeypatch):
-    assert pinned_server() is None
-    wheel = bare / "wheel" / "redis-server"
-    wheel.parent.mkdir()
-    (wheel.parent / "__init__.py").touch()
-    wheel.touch()  # without execute permission, as some installers leave it
-    monkeypatch.syspath_prepend(bare)
-    monkeypatch.setattr(servers, "_WHEELS", {"wheel": "redis-server"})
-    write_server(bare / "redis-server", "")
     assert pinned_server() == wheel
-    assert find_server(pinned_server()) == wheel
     named = write_server(bare / "named", "")
     monkeypatch.setenv("REDSYNC_SERVER", str(named))
-    assert find_server(pinned_server()) == named
+    assert find_server() == find_server(pinned_server()) == named
+    assert find_server("valkey-server") == find_server(valkey) == valkey
 
 
 @pytest.mark.parametrize("command", ["demo", "dev"])
@@ -257,17 +247,6 @@ def test_pause_stops_the_node_until_it_is_resumed_however_often(nodes, eventuall
     nodes.resume(0)
     nodes.resume(0)
     eventually(lambda: ask(nodes.ports[0], "EXISTS late") == b":1\r\n")
-
-
-def test_reset_gives_running_and_empty_nodes_whatever_happened():
-    with LocalNodes(3) as nodes:
-        pids = nodes.pids
-        ask(nodes.ports[0], "SET key value")
-        nodes.pause(1)
-        os.kill(pids[2], signal.SIGKILL)
-        nodes.reset()
-        assert [ask(port, "DBSIZE") for port in nodes.ports] == [b":0\r\n"] * 3
-        assert nodes.pids[0] == pids[0]
 
 
 # Clients.

@@ -27,6 +27,7 @@ def run(pytester, monkeypatch):
 def test_nodes_are_empty_whatever_the_test_before_did_and_clients_and_nodes_are_closed(run, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     run("""
+        import os, signal
         import pytest
         from redsync.exceptions import ClientClosedError
         from redsync.testing.servers import ask
@@ -35,7 +36,7 @@ def test_nodes_are_empty_whatever_the_test_before_did_and_clients_and_nodes_are_
 
         def harm_nothing(nodes): pass
         def write(nodes): assert ask(nodes.ports[0], "SET key value") == b"+OK\\r\\n"
-        def kill(nodes): nodes.kill(0)
+        def kill(nodes): os.kill(nodes.pids[0], signal.SIGKILL)
         def pause(nodes): nodes.pause(0)
 
         @pytest.mark.parametrize("harm", [write, kill, pause, harm_nothing])
