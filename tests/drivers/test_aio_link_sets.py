@@ -2,19 +2,17 @@
 
 import asyncio
 import itertools
-import os
 import threading
 
 import pytest
 import redis.asyncio
 
-from redsync import ClientClosedError
 from redsync._core.effects import Broadcast, Tell
 from redsync._core.holds import Owner
 from redsync._core.quorum import Verdict
 from redsync._core.scripts import Command
 from redsync._drivers import aio_link_sets
-from redsync._drivers.aio_link_sets import AioLinkSet, StreamLink
+from redsync._drivers.aio_link_sets import AioLinkSet
 from redsync._drivers.environment import clock
 from redsync._drivers.handshake_connections import open_connection, pack
 from redsync._drivers.handshakes import subscribe
@@ -120,10 +118,6 @@ def append(make_script, raw):
 def all_votes():
     """Decides once every node has voted."""
     return lambda tally: Verdict.PENDING if None in tally.ballots else Verdict.WON
-
-
-def lists(raw):
-    return [node.lrange("list", 0, -1) for node in raw]
 
 
 # Streams.
@@ -299,51 +293,3 @@ def test_keyboard_interrupt_in_the_loops_callback_passes_through_the_loop(nodes,
         assert runner.run(asyncio.wait_for(asking, PATIENCE)).won
         runner.run(rig.read_all_replies())
         runner.run(rig.__aexit__(None, None, None))
-
-
-@in_loop
-async def test_cancelled_round_is_not_sent_again(nodes, append, raw):
-    async with Rig(nodes.urls) as rig:
-        await rig.connect()
-        for i in range(3):
-            nodes.pause(i)
-        asking = asyncio.create_task(rig.ask(append, b"a", timeout=ENDLESS))
-        await turns(2)
-        rig.set.throw_away()
-        asking.cancel()
-        await asyncio.wait([asking])
-        for i in range(3):
-            nodes.resume(i)
-        await rig.connect()
-        await rig.ask(append, b"b")
-        await rig.read_all_replies()
-        assert not rig.set._asleep
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-@over_both
-@in_loop
-async def test_child_of_a_fork_writes_and_reads_nothing(nodes, append, raw, links):
-    async with Rig(nodes.urls, links) as rig:
-        await rig.connect()
-        request = rig.request(append, b"a")
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                try:
-                    rig.set.send_soon(request)
-                except ClientClosedError:
-                    for link in rig.links:
-                        rig.set.hear(link, b"")
-                    rig.set.throw_away()
-                    status = 0
-            finally:
-                os._exit(status)
-        assert os.waitpid(child, 0)[1] == 0  # noqa: ASYNC222  (it ends at once)
-        assert (await rig.send_and_wait(request)).won
-        await rig.read_all_replies()
-        assert lists(raw) == [["a"]] * 3
-        assert rig.broken == []
-        assert all(isinstance(link, StreamLink) for link in rig.links) == (links == "streams")

@@ -68,10 +68,6 @@ def take(client, name="x"):
             lock.release()
 
 
-def refused_as_forgetful(votes):
-    return [vote.choice.value == "failed" and "may have forgotten claims" in vote.detail for vote in votes]
-
-
 # First use.
 
 
@@ -80,36 +76,6 @@ def test_nodes_at_their_first_use_get_original_records_and_grant_at_once(client,
     assert births(raw) == ["original"] * 3
     eventually(lambda: claims(raw) == [1, 1, 1])
     assert states(client) == ["up"] * 3
-
-
-def test_first_use_with_a_node_down_waits_for_one_guard(make_guarded, nodes, raw, eventually):
-    """The absent node may remember claims of an earlier use, made together with one of the others."""
-    nodes.kill(2)
-    client = make_guarded()
-    votes = take(client)
-    assert refused_as_forgetful(votes) == [True, True, False]
-    assert births(raw[:2]) == ["newborn"] * 2
-    eventually(lambda: take(client) is True)
-    assert all(_age(node) >= 1000 * GUARD for node in raw[:2])
-
-
-def _age(node):
-    """Return for how many ms a node has remembered, by its own clock."""
-    seconds, microseconds = node.time()
-    return seconds * 1000 + microseconds / 1000 - int(node.get(BIRTH).split()[1])
-
-
-# One node forgets.
-
-
-def test_emptied_node_votes_again_after_the_guard(client, nodes, raw, eventually):
-    assert take(client) is True
-    raw[0].flushall()
-    nodes.kill(1)
-    assert refused_as_forgetful(take(client)) == [True, False, False], "the last one alone is not a quorum"
-    eventually(lambda: take(client) is True)
-    assert _age(raw[0]) >= 1000 * GUARD
-    assert states(client) == ["up", "down", "up"]
 
 
 # All nodes forget.

@@ -95,17 +95,6 @@ def threads():
 # Lending.
 
 
-def test_set_that_was_given_back_last_is_lent_first(lender):
-    first, second = lender.borrow(), lender.borrow()
-    lender.give_back(first)
-    lender.give_back(second)
-    assert lender.borrow() is second
-    assert lender.borrow() is first
-    assert len(lender.pool) == 2
-    for each in (first, second):
-        lender.give_back(each)
-
-
 def test_pool_grows_on_demand_to_its_limit(make_lender):
     lender = make_lender(3)
     sets = [lender.borrow() for _ in range(3)]
@@ -164,24 +153,20 @@ def all_are_lent_again(lender, limit):
 def test_set_lent_to_an_interrupted_thread_is_not_lost(make_lender, inject, part):
     """Not even while another keeps the exception, and with it the frames of the call."""
     for point in range(1 + part, 80, 4):
-        interrupt_loan(make_lender(1), inject, point)
+        lender, sets, kept = make_lender(1), [], []
 
-
-def interrupt_loan(lender, inject, point):
-    sets, kept = [], []
-
-    def borrow():
-        try:
-            for _ in range(2):
-                lender.borrow(into=sets)
+        def borrow(lender=lender, sets=sets, kept=kept):
+            try:
+                for _ in range(2):
+                    lender.borrow(into=sets)
+                    lender.pool.give_back(sets)
+            except Interruption as error:
+                kept.append(error)
+            if sets:
                 lender.pool.give_back(sets)
-        except Interruption as error:
-            kept.append(error)
-        if sets:
-            lender.pool.give_back(sets)
 
-    where = inject(point, borrow)
-    assert all_are_lent_again(lender, 1), where
+        where = inject(point, borrow)
+        assert all_are_lent_again(lender, 1), where
 
 
 # Sets that are thrown away.
@@ -282,20 +267,10 @@ def test_rested_set_finds_out_which_connections_have_ended_before_it_is_used(len
     assert lender.asked[1:] == [[1]]
 
 
-def test_set_whose_preparation_is_interrupted_is_thrown_away(lender, monkeypatch):
-    def connect(link_set, nodes):
-        raise Interruption
-
-    monkeypatch.setattr(lender.pool, "_connect", connect)
-    with pytest.raises(Interruption):
-        lender.borrow()
-    assert lender.end_torn() == 1
-
-
 # Idle sets.
 
 
-def test_set_that_has_rested_longest_can_be_borrowed_as_it_is(lender):
+def test_set_that_was_given_back_last_is_lent_first_unless_one_asks_for_the_longest_rested(lender):
     first, second = lender.borrow(), lender.borrow()
     lender.give_back(first)
     lender.give_back(second)
@@ -305,6 +280,9 @@ def test_set_that_has_rested_longest_can_be_borrowed_as_it_is(lender):
     assert sets == [first]
     assert lender.borrow() is second
     assert not lender.pool.borrow_rested([]), "both are in use"
+    lender.give_back(first)
+    lender.give_back(second)
+    assert [lender.borrow(), lender.borrow()] == [second, first]
     for each in (first, second):
         lender.give_back(each)
 

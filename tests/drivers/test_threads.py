@@ -3,7 +3,6 @@
 import os
 import signal as signals
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
@@ -12,7 +11,7 @@ import redis
 from redis.credentials import CredentialProvider
 
 from redsync import Client, ClientClosedError
-from redsync._core.effects import Wait, signal, wait
+from redsync._core.effects import signal
 from redsync._drivers import any_runner, threads
 from redsync._drivers.environment import clock
 from redsync._drivers.maintenance import Maintenance
@@ -62,21 +61,6 @@ def test_waiter_does_not_use_more_memory_with_each_look(runner, make_script):
     assert runner.run(stand_by(runner.owner(), make_script("echo", "return ARGV[1]"))) < LOOKS / 2
 
 
-def test_owners_are_threads_and_never_reused(runner):
-    owners = []
-
-    def note():
-        owners.append((runner.owner(), runner.owner()))
-
-    for _ in range(20):
-        thread = threading.Thread(target=note)
-        thread.start()
-        thread.join()
-    assert all(first is second for first, second in owners)
-    assert len({first.wire for first, _ in owners}) == 20
-    assert runner.owner() is runner.owner()
-
-
 # Sleeping and waking.
 
 
@@ -100,25 +84,6 @@ def test_wake_up_just_before_a_sleeper_can_be_woken_is_not_lost(runner, monkeypa
     sleeper.start()
     sleeper.join(PATIENCE)
     assert not sleeper.is_alive()
-
-
-def test_signals_are_never_lost_between_check_and_sleep(runner):
-    """A thread checks a value and sleeps until another thread changes it, many times, without a timeout."""
-    rounds = 1000
-    turn = [0]
-
-    def play(me):
-        for number in range(me, rounds, 2):
-            while turn[0] != number:
-                yield from wait(Wait(clock() + 30, b"turn", unless=lambda number=number: turn[0] == number))
-            turn[0] += 1
-            yield from signal(b"turn")
-
-    started_at = time.monotonic()
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda me: runner.run(play(me)), range(2)))
-    assert turn == [rounds]
-    assert time.monotonic() - started_at < 20
 
 
 # Connecting threads.

@@ -1,6 +1,5 @@
 """Following a master from server to server, for threads: real servers, Sentinels that answer as the test wants."""
 
-import os
 import threading
 import time
 
@@ -126,17 +125,3 @@ def test_closed_client_asks_no_sentinel(sentinels, servers, eventually):
         watching = [thread for thread in threading.enumerate() if thread.name.startswith("redsync-watch-")]
         assert len(watching) == 3
     eventually(lambda: not any(thread.is_alive() for thread in watching))
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_forked_child_asks_for_itself(client, sentinels, servers):
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            if client.get_lock("of the child").acquire(timeout=20) and client.nodes()[0].epoch == 1:
-                status = 0
-        finally:
-            os._exit(status)
-    assert os.waitpid(child, 0)[1] == 0
-    assert client.get_lock("of the parent").acquire(timeout=20)
