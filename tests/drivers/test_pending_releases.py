@@ -79,7 +79,7 @@ def test_expired_releases_are_kept_up_to_a_limit(monkeypatch):
     """A node that hangs may execute claims late; one that is away for a day must not get all that were released."""
     monkeypatch.setattr(pending_releases, "_MOST_EXPIRED", 3)
     releases = PendingReleases(2, SafeLock(threading.RLock()))
-    lasting = [request(-number, until=math.inf) for number in range(5)]
+    lasting = [request(number, until=math.inf) for number in range(-4, 1)]
     releases.add(0, lasting, NOW)
     for number in range(1, 1000):
         releases.add(0, [request(number, until=NOW + number)], NOW + number)
