@@ -2,14 +2,12 @@
 
 import asyncio
 import itertools
-import threading
 
 import pytest
 import redis.asyncio
 
 from redsync._core.effects import Broadcast, Tell
 from redsync._core.holds import Owner
-from redsync._core.quorum import Verdict
 from redsync._core.scripts import Command
 from redsync._drivers import aio_link_sets
 from redsync._drivers.aio_link_sets import AioLinkSet
@@ -67,9 +65,9 @@ class Rig:
             self.set.install(await self.open(i))
         return self
 
-    def request(self, script, *args, key=b"list", decide=None, timeout=5.0, **options):
+    def request(self, script, *args, key=b"list", timeout=5.0):
         command = Command(script, (key,), args)
-        effect = Broadcast(command, self.owner, lambda reply: True, timeout, decide=decide, **options)
+        effect = Broadcast(command, self.owner, lambda reply: True, timeout)
         tally = effect.tally([node.address for node in self.nodes])
         tally.sent_at = clock()
         return Request(effect, tally)
@@ -114,12 +112,6 @@ def append(make_script, raw):
     return script
 
 
-@pytest.fixture
-def all_votes():
-    """Decides once every node has voted."""
-    return lambda tally: Verdict.PENDING if None in tally.ballots else Verdict.WON
-
-
 # Streams.
 
 
@@ -136,45 +128,6 @@ async def test_node_that_does_not_read_is_disconnected(nodes, append, loop):
             await asyncio.sleep(0)
         assert "does not read" in rig.broken[0][1]
         nodes.resume(0)
-
-
-@over_both
-@in_loop
-async def test_replies_that_lie_unread_are_not_missing(nodes, append, all_votes, links):
-    """As after the process was suspended, or a task has computed for long."""
-    async with Rig(nodes.urls, links, node_timeout=0.01) as rig:
-        await rig.connect()
-        first = rig.request(append, b"a", decide=all_votes, timeout=0.01)
-        asking = asyncio.create_task(rig.send_and_wait(first))
-        await turns(1)
-        block_until_answered(rig)
-        second = rig.request(append, b"b", decide=all_votes)
-        rig.set.send_soon(second)
-        rig.set.flush()
-        assert second.tally.sent == 0b111, "no node is taken for silent"
-        assert (await asking).granted == 3
-        assert not any(link.suspect for link in rig.links)
-        await rig.send_and_wait(second)
-
-
-@over_both
-@in_loop
-async def test_round_whose_deadline_has_passed_reads_once_more(nodes, append, all_votes, links):
-    """Loops differ in whether they poll before they run timers."""
-    async with Rig(nodes.urls, links) as rig:
-        await rig.connect()
-        request = rig.request(append, b"a", decide=all_votes)
-        rig.set.send_soon(request)
-        rig.set.flush()
-        block_until_answered(rig)
-        await rig.set.sleep(request, clock())
-        assert request.tally.granted == 3
-
-
-def block_until_answered(rig):
-    """Block the loop for longer than all timeouts."""
-    threading.Event().wait(0.1)
-    assert clock() - max(link.since for link in rig.links) > 0.05
 
 
 # Interruptions.

@@ -1,6 +1,5 @@
 """Links and sets of links: rounds, the pairing of replies, silence, broken links, pending releases, and forks."""
 
-import gc
 import itertools
 import math
 import os
@@ -361,19 +360,6 @@ def test_only_whole_answers_show_that_a_node_works(desk, link_set, fars, first, 
     assert fars[0].ended()
     assert desk.pending() == [1, 0, 0]
     assert take(desk.releases, 0, desk.now) == [release]
-
-
-def test_node_that_answers_in_single_bytes_but_in_time_stays_trusted(desk, link_set, fars):
-    for _ in range(100):
-        request = desk.ask(link_set, parse=lambda reply: reply == b"1")
-        for byte in b"$1\r\n1\r\n":
-            desk.now += NODE_TIMEOUT / 10
-            for far in fars:
-                far.say(bytes([byte]))
-            hear(link_set)
-            link_set.look(desk.now)
-        assert request.tally.won
-        assert not any(link.suspect for link in link_set.links)
 
 
 def test_node_with_too_many_commands_unanswered_gets_only_releases(desk, link_set, fars, monkeypatch):
@@ -788,22 +774,6 @@ def test_connection_of_a_closed_client_ends_cleanly(desk, tcp):
 def test_kernel_drops_a_connection_with_unacknowledged_data(tcp):
     _, link, _ = tcp
     assert link._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == GIVE_UP * 1000
-
-
-def test_dropped_set_is_reported(desk):
-    """An exception may drop the frame that had borrowed it."""
-    link_set, fars = desk.connected()
-    desk.ask(link_set)
-    del link_set
-    gc.collect()
-    (dropped,) = desk.dropped
-    assert all(dropped.links)
-    dropped.end("dropped", orderly=False)
-    desk.dropped.clear()
-    del dropped
-    gc.collect()
-    assert desk.dropped == [], "once ended, it just goes"
-    assert all(far.ended() for far in fars)
 
 
 # Forks.

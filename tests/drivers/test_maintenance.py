@@ -156,21 +156,15 @@ def test_posted_round_that_no_node_gets_ends_at_once(tended):
     assert tended.desk.pending() == [1, 1, 1]
 
 
-def test_request_posted_to_a_closed_client_is_done(tended):
-    """Its thread waits for that, without a limit."""
-    tended.stop()
-    request = tended.desk.request(b"release")
-    tended.post(request)
-    assert request.done
-
-
-def test_request_under_way_when_the_client_closed_can_be_given_up(tended):
-    request = tended.desk.request(b"release")
-    tended.post(request)
+def test_requests_of_a_closed_client_are_done(tended):
+    """Their threads wait for that, without a limit."""
+    under_way, late = tended.desk.request(b"release"), tended.desk.request(b"release")
+    tended.post(under_way)
     tended.turn()
     tended.stop()
-    tended.maintenance.post(partial(tended.maintenance.give_up, request))
-    assert request.done
+    tended.maintenance.post(partial(tended.maintenance.give_up, under_way))
+    tended.post(late)
+    assert (under_way.done, late.done) == (True, True)
 
 
 # Idle sets.
@@ -285,11 +279,6 @@ def test_connection_that_came_twice_is_closed(tended):
     far = tended.connect(1)
     assert far.ended()
     assert not tended.fars[1].ended()
-
-
-def test_connection_that_comes_after_the_end_is_closed(tended):
-    tended.stop()
-    assert tended.connect(1).ended()
 
 
 def test_idle_set_that_is_looked_after_is_not_replaced(tended):

@@ -20,7 +20,7 @@ from redsync.testing import FaultProxy
 from tests.drivers.conftest import LOOKS, stand_by
 from tests.support.forks import in_child
 from tests.support.injection import Interruption
-from tests.support.locks import PATIENCE, connect_set, timed
+from tests.support.locks import PATIENCE, connect_set
 from tests.support.traced import at_each_line
 
 
@@ -161,27 +161,6 @@ def test_first_use_that_was_interrupted_can_be_repeated(nodes, monkeypatch):
             return " ".join(said)
 
         assert in_child(use) == "interrupted interrupted True"
-
-
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_first_use_in_the_child_of_a_fork_keeps_to_its_timeout_although_nodes_hang(client, nodes, promptly):
-    for index in range(2):
-        nodes.pause(index)
-
-    def use():
-        error, seconds = timed(client.get_lock("x").acquire, timeout=0.2)
-        return f"{type(error).__name__} {seconds:.3f}"
-
-    def measure():
-        said, seconds = in_child(use).split()
-        assert said == "QuorumError"
-        return float(seconds)
-
-    try:
-        promptly(measure, within=0.7)
-    finally:
-        for index in range(2):
-            nodes.resume(index)
 
 
 def test_first_try_that_does_not_wait_succeeds_with_nodes_far_away(nodes):
