@@ -1,4 +1,4 @@
-"""The set of links of a client for asyncio, on real nodes, without the layers above it."""
+"""The set of links of a client for asyncio, on real nodes, without the layers above it: interruptions."""
 
 import asyncio
 import itertools
@@ -18,6 +18,7 @@ from redsync._drivers.links import BACKLOG_LIMIT
 from redsync._drivers.nodes import INTERRUPTED, make_nodes
 from redsync._drivers.requests import PLAIN, Request, Waitable
 from tests.aio_support import both_loops, in_loop, turns, until
+from tests.drivers.conftest import script
 from tests.support.locks import PATIENCE
 from tests.support.scripted import StandIn, ask
 
@@ -37,11 +38,10 @@ class Streams(AioLinkSet):
 class Rig:
     """A set with a client's arguments, but without maintenance: a test connects and tends it itself."""
 
-    def __init__(self, urls, links="sockets", node_timeout=0.25):
+    def __init__(self, urls, links="sockets"):
         self.nodes = make_nodes(urls, redis.asyncio.Redis)
         self.broken = []
-        life = StandIn(self.nodes, clock, node_timeout)
-        self.releases, self.wakeups = life.releases, life.wakeups
+        life = StandIn(self.nodes, clock)
         kind = Streams if links == "streams" else AioLinkSet
         self.set = kind(life, asyncio.get_running_loop(), self._note_broken)
         self.owner = Owner("rig", 1)
@@ -54,37 +54,25 @@ class Rig:
     def links(self):
         return self.set.links
 
-    async def open(self, i):
-        connection = await open_connection(self.nodes[i].make_connection(2.0))
-        await connection.run(ask(pack("HELLO", "3")))
-        await connection.run(subscribe(PLAIN, b"wake"))
-        return self.set.make_link(self.nodes[i], connection, None)
-
     async def connect(self, *indices):
         for i in indices or range(len(self.nodes)):
-            self.set.install(await self.open(i))
+            connection = await open_connection(self.nodes[i].make_connection(2.0))
+            await connection.run(ask(pack("HELLO", "3")))
+            await connection.run(subscribe(PLAIN, b"wake"))
+            self.set.install(self.set.make_link(self.nodes[i], connection, None))
         return self
 
-    def request(self, script, *args, key=b"list", timeout=5.0):
-        command = Command(script, (key,), args)
-        effect = Broadcast(command, self.owner, lambda reply: True, timeout)
-        tally = effect.tally([node.address for node in self.nodes])
-        tally.sent_at = clock()
-        return Request(effect, tally)
-
-    async def send_and_wait(self, request):
-        await self.set.send_and_wait(request, clock() + request.effect.timeout)
+    async def ask(self, script, word, timeout):
+        effect = Broadcast(Command(script, (b"list",), (word,)), self.owner, lambda reply: True, timeout)
+        request = Request(effect, effect.tally([node.address for node in self.nodes]))
+        request.tally.sent_at = clock()
+        await self.set.send_and_wait(request, clock() + timeout)
         if not request.done:
-            self.set.close_round(request, f"no answer within {request.effect.timeout:g} s")
+            self.set.close_round(request, f"no answer within {timeout:g} s")
         return request.tally
 
-    async def ask(self, *args, **options):
-        return await self.send_and_wait(self.request(*args, **options))
-
-    def tell(self, script, *args, deliver_to=0, deliver_until=LATER):
-        request = Request(Tell(Command(script, (b"list",), args), self.owner, deliver_to, deliver_until), None)
-        self.set.send_soon(request)
-        return request
+    def tell(self, script, word, deliver_to=0):
+        self.set.send_soon(Request(Tell(Command(script, (b"list",), (word,)), self.owner, deliver_to, LATER), None))
 
     async def read_all_replies(self):
         while self.set.owes:
@@ -105,11 +93,11 @@ async def connected(urls):
 
 
 @pytest.fixture
-def append(make_script, raw):
-    script = make_script("append", "redis.call('rpush', KEYS[1], ARGV[1]) return 1")
+def append(raw):
+    appending = script("append", "redis.call('rpush', KEYS[1], ARGV[1]) return 1")
     for node in raw:
-        node.script_load(script.source)
-    return script
+        node.script_load(appending.source)
+    return appending
 
 
 # Streams.

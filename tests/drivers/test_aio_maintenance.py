@@ -1,4 +1,4 @@
-"""The maintenance task of an asyncio client: first connections, a failing watchdog, a stop at any turn."""
+"""The maintenance task of an asyncio client: first connections, a failing watchdog, interrupted wake-ups."""
 
 import asyncio
 import logging

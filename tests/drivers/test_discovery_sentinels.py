@@ -85,11 +85,6 @@ def test_invalid_url_is_refused_at_once_and_not_shown(url, wrong):
     assert "secret" not in str(caught.value)
 
 
-def test_group_listed_twice_is_refused():
-    with pytest.raises(ConfigurationError, match="listed more than once"):
-        make_nodes([NOWHERE, NOWHERE], redis.Redis)
-
-
 def test_single_group_has_the_default_restart_guard_of_several_nodes():
     with Client(NOWHERE, lease=7.0, node_timeout=0.05) as client:
         assert client.runner.session.timing.restart_guard == 7.0

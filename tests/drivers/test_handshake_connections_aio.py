@@ -1,4 +1,4 @@
-"""Connections of the asyncio driver: TCP, TLS, unix sockets, fakeredis; nodes that answer nonsense, or nothing."""
+"""Connections of the asyncio driver: TLS, unix sockets, redis-py clients, fakeredis; and the handshake."""
 
 import asyncio
 import ssl
@@ -183,14 +183,10 @@ def node(nodes):
     return make_nodes(nodes.urls[:1], redis.asyncio.Redis)[0]
 
 
-def open_one(node):
-    return open_connection(node.make_connection(1.0))
-
-
 @both_loops
 @in_loop
 async def test_channel_asks_and_is_taken_over_with_all_that_has_come(nodes, node, loop):
-    connection = await open_one(node)
+    connection = await open_connection(node.make_connection(1.0))
     assert await connection.run(ask(pack("PING"), pack("NONSENSE"), pack("ECHO", "x"))) == [b"PONG", ANY, b"x"]
     assert connection.is_plain()
     connection.reader.feed(b"+early\r\n")
@@ -200,18 +196,3 @@ async def test_channel_asks_and_is_taken_over_with_all_that_has_come(nodes, node
         await turns(3)
         sock.sendall(pack("PING"))
         assert sock.recv(100) == b"+PONG\r\n", "the end of the asyncio transport is not that of the connection"
-
-
-@both_loops
-@in_loop
-async def test_connecting_cancelled_at_any_turn_leaves_no_connection(nodes, node, raw, loop):
-    before = raw[0].info("clients")["connected_clients"]
-    for k in range(40):
-        task = asyncio.create_task(open_one(node))
-        await turns(k)
-        if not task.cancel():
-            task.result().close()
-        await asyncio.wait([task])
-        if not task.cancelled():
-            task.result().close()
-    await until(lambda: raw[0].info("clients")["connected_clients"] == before)

@@ -5,8 +5,6 @@ import math
 import os
 import socket
 import struct
-import threading
-import time
 from contextlib import suppress
 
 import hiredis
@@ -93,26 +91,6 @@ def test_late_replies_of_decided_rounds_are_skipped_in_their_order(desk, link_se
     assert choices(request.tally) == [None, None, "refused"]
     assert not link_set.links[2].pending
     assert choices(early.tally) == ["granted", "granted", None], "the protocol may be reading it"
-
-
-def test_wait_ends_with_the_verdict_or_at_the_deadline():
-    desk = Desk()
-    desk.clock = time.monotonic
-    link_set, fars = desk.connected()
-    request = desk.ask(link_set)
-    started_at = time.monotonic()
-    assert link_set.wait(request, started_at + 0.05) is False
-    assert time.monotonic() >= started_at + 0.05
-    link_set.close_round(request, "no answer")
-    assert request.tally.replies == ["no answer"] * 2 + [None], "these decide it"
-
-    request = desk.ask(link_set)
-    timer = threading.Timer(0.05, lambda: [far.say(YES, YES) for far in fars])
-    timer.start()
-    assert link_set.wait(request, time.monotonic() + 30.0) is True
-    timer.join()
-    link_set.end("over", orderly=True)
-    desk.close()
 
 
 def test_error_is_a_failed_vote_and_the_nodes_last_error(desk, link_set, fars):

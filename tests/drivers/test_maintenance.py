@@ -320,31 +320,23 @@ def test_maintenance_that_fails_says_so_and_starts_again(make_client, nodes, war
     assert maintenance.is_current() is False
 
 
-class Trouble(logging.Handler):
-    """An application's own handler, filter or listener that blocks or raises, until a test is over."""
+class Trouble:
+    """An application's own listener, callback, log handler or filter, which blocks and raises, or only raises."""
+
+    level = logging.NOTSET
 
     def __init__(self, how):
-        super().__init__()
         self.how = how
         self.calls = 0
         self.over = threading.Event()
-
-    def emit(self, record):
-        self(record)
-
-    def filter(self, record):
-        self(record)
-        return True
-
-    def handle(self, record):
-        """Without the lock and the safety net of `logging`."""
-        self.emit(record)
 
     def __call__(self, event):
         self.calls += 1
         if self.how == "blocks":
             self.over.wait(PATIENCE)
         raise KeyError("the application's own")
+
+    handle = filter = __call__
 
 
 @pytest.mark.parametrize("how", ["blocks", "raises"])

@@ -10,7 +10,6 @@ import redis.asyncio
 from redsync import Client
 from redsync._core.memory import BLANK, NEWBORN, Birth
 from redsync._core.memory import ORIGINAL as ORIGINAL_KIND
-from redsync._core.observing import NodeChanged
 from redsync._drivers.discovery import Location
 from redsync._drivers.nodes import NodeInfo, make_nodes
 
@@ -166,25 +165,7 @@ def test_node_is_quarantined_while_it_is_ineligible(meet):
     assert node.status(1000.0, True, GUARD).state == "down"
 
 
-def test_quarantine_and_its_end_are_reported_once(meet):
-    node = meet(birth=YOUNG)
-    told = node.change(1000.0, False, GUARD)
-    assert told == NodeChanged(node.address, "quarantined", node.ineligible_reason(1000.0, GUARD))
-    assert node.change(1010.0, False, GUARD) is None
-    assert node.change(1025.0, False, GUARD) == NodeChanged(node.address, "up", "")
-    assert node.change(1026.0, False, GUARD) is None
-
-
 # As given by callers; `tests/test_client.py` tests what a client refuses.
-
-
-@pytest.mark.parametrize("client_class", [redis.Redis, redis.asyncio.Redis])
-def test_urls_clients_and_groups_can_be_mixed(client_class):
-    given = ["redis://a:1/2", client_class(host="b", port=3), "redis+sentinel://s1:4/m/5"]
-    nodes = make_nodes(given, client_class)
-    assert [node.address for node in nodes] == ["a:1", "b:3", "m@s1:4"]
-    assert [node.index for node in nodes] == [0, 1, 2]
-    assert [node.locator is None for node in nodes] == [True, True, False]
 
 
 @pytest.mark.parametrize(

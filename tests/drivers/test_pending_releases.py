@@ -1,6 +1,5 @@
 """Pending releases: which a node must still get, in which order, and when; step by step, on the test's own clock."""
 
-import itertools
 import math
 import threading
 
@@ -118,26 +117,6 @@ def test_new_connection_ends_a_pause(releases):
     releases.clear_pause(0)
     assert releases.due_at(0) <= NOW
     assert take(releases, 0, NOW) == [release]
-
-
-def test_threads_may_add_while_the_maintenance_takes(releases):
-    made = [several(500)[index::4] for index in range(4)]
-    taken = []
-
-    def add(mine):
-        for each in mine:
-            releases.add(0, [each], NOW)
-
-    threads = [threading.Thread(target=add, args=(mine,)) for mine in made]
-    for thread in threads:
-        thread.start()
-    for now in itertools.count(NOW):
-        taken += [each.number for each in take(releases, 0, now)]
-        if not (any(thread.is_alive() for thread in threads) or releases.count(0)):
-            break
-    for thread in threads:
-        thread.join()
-    assert sorted(taken) == list(range(1, 501))
 
 
 # Order across sets of links: a release goes out again, once the nodes have answered what it follows over other sets.
@@ -262,16 +241,6 @@ def test_release_waits_for_all_sets_that_its_owner_has_used(desk, sets, own):
     fars[1].say(YES)
     first.read(0.0)
     assert desk.releases.due(1, desk.now) == []
-
-
-def test_each_of_two_claims_is_kept(desk, sets, own):
-    """One owner holds two locks, and a node that hangs owes answers for both."""
-    (first, second, _), fars = sets
-    ask(desk, first, fars, silent=[1])
-    desk.ask(first, b"another", key=b"another lock")
-    keep_behind(release(desk), second, desk, own)
-    keep_behind(release(desk, b"another", key=b"another lock"), second, desk, own)
-    assert {(1, b"claim"), (1, b"another")} <= set(kept(desk))
 
 
 def test_release_is_kept_behind_a_renewal_of_many_claims_over_the_maintenances_set(desk, sets):

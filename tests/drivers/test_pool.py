@@ -7,7 +7,7 @@ import pytest
 
 from redsync._drivers import pool as pools
 from redsync._drivers.pool import Pool
-from tests.support.injection import Interruption
+from tests.support.injection import Interruption, inject
 from tests.support.scripted import Desk
 
 
@@ -86,23 +86,7 @@ def lender(make_lender):
     return make_lender()
 
 
-@pytest.fixture
-def threads():
-    with ThreadPoolExecutor(8) as threads:
-        yield threads
-
-
 # Lending.
-
-
-def test_pool_grows_on_demand_to_its_limit(make_lender):
-    lender = make_lender(3)
-    sets = [lender.borrow() for _ in range(3)]
-    assert len({id(each) for each in sets}) == len(lender.pool) == 3
-    assert lender.borrow() is None
-    for each in sets:
-        lender.give_back(each)
-    assert len(lender.pool) == 3
 
 
 def test_set_without_a_quorum_is_not_lent(lender):
@@ -119,7 +103,7 @@ def test_set_without_a_quorum_is_not_lent(lender):
     lender.give_back(link_set)
 
 
-def test_no_set_is_lent_to_two_threads_at_once(make_lender, threads):
+def test_no_set_is_lent_to_two_threads_at_once(make_lender):
     """Nor lost: in the end all are there again."""
     lender, users, most = make_lender(3), {}, []
 
@@ -132,7 +116,8 @@ def test_no_set_is_lent_to_two_threads_at_once(make_lender, threads):
             del users[id(link_set)]
             lender.give_back(link_set)
 
-    list(threads.map(use, range(8)))
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(use, range(8)))
     assert max(most) <= len(lender.pool) <= 3
     assert len(lender.pool.idle()) == len(lender.pool)
 
@@ -150,7 +135,7 @@ def all_are_lent_again(lender, limit):
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_set_lent_to_an_interrupted_thread_is_not_lost(make_lender, inject, part):
+def test_set_lent_to_an_interrupted_thread_is_not_lost(make_lender, part):
     """Not even while another keeps the exception, and with it the frames of the call."""
     for point in range(1 + part, 80, 4):
         lender, sets, kept = make_lender(1), [], []
@@ -265,6 +250,16 @@ def test_rested_set_finds_out_which_connections_have_ended_before_it_is_used(len
     assert lender.borrow() is None
     assert link_set.links[1] is None
     assert lender.asked[1:] == [[1]]
+
+
+def test_set_whose_preparation_is_interrupted_is_thrown_away(lender, monkeypatch):
+    def connect(link_set, nodes):
+        raise Interruption
+
+    monkeypatch.setattr(lender.pool, "_connect", connect)
+    with pytest.raises(Interruption):
+        lender.borrow()
+    assert lender.end_torn() == 1
 
 
 # Idle sets.

@@ -1,20 +1,13 @@
-"""Requests and waitables; codecs: the commands for a plain node, and for a voter of a cluster."""
+"""Codecs: the commands for a plain node, and for a voter of a cluster."""
 
 import pytest
 
 from redsync._core.clusters import tag_of
 from redsync._core.effects import Broadcast
-from redsync._core.holds import Owner
 from redsync._core.quorum import Tally
 from redsync._core.scripts import Command, Script
 from redsync._drivers.handshake_connections import pack
 from redsync._drivers.requests import PLAIN, Codec, Request
-
-SCRIPT = Script("echo", b"return 1", b"0" * 40)
-ANNA = Owner("client", 1)
-
-
-# Codecs.
 
 SLOT = 8192
 TAG = b"{%b}" % tag_of(SLOT)

@@ -1,6 +1,5 @@
 """Following a master from server to server, for threads: real servers, Sentinels that answer as the test wants."""
 
-import threading
 import time
 
 import pytest
@@ -8,6 +7,7 @@ import redis
 
 from redsync import Client, ConfigurationError, QuorumError
 from redsync._core.memory import BIRTH_KEY
+from tests.drivers.conftest import Password
 from tests.support.sentinels import FakeSentinels
 
 LEASE = 0.6
@@ -102,26 +102,10 @@ def test_replica_given_as_a_node_tells_what_to_do(servers):
 
 
 def test_sentinel_is_asked_again_even_if_the_application_exits_when_asked_for_a_password(sentinels, eventually):
-    class Password(redis.CredentialProvider):
-        asked = 0
-
-        def get_credentials(self):
-            self.asked += 1
-            if self.asked <= 3:
-                raise SystemExit("no password")
-            return ("default", "secret")
-
-    password = Password()
+    password = Password(exits=3)
     group = redis.Sentinel(
         [("127.0.0.1", port) for port in sentinels.ports], sentinel_kwargs={"credential_provider": password}
     )
     with Client(group.master_for("mymaster"), lease=LEASE, node_timeout=1.0) as client:
         eventually(lambda: client.nodes()[0].server)
     assert password.asked > 3
-
-
-def test_closed_client_asks_no_sentinel(sentinels, servers, eventually):
-    with Client(sentinels.url, lease=LEASE, node_timeout=1.0):
-        watching = [thread for thread in threading.enumerate() if thread.name.startswith("redsync-watch-")]
-        assert len(watching) == 3
-    eventually(lambda: not any(thread.is_alive() for thread in watching))
