@@ -13,7 +13,6 @@ from redsync import Client
 from redsync._core.effects import Broadcast, broadcast
 from redsync._core.scripts import Command, Script
 from redsync.testing import LocalNodes
-from tests.support import injection
 from tests.support.scripted import Desk
 from tests.support.sentinels import FakeSentinels
 
@@ -69,11 +68,6 @@ def desk():
     desk.close()
 
 
-@pytest.fixture
-def make_script():
-    return script
-
-
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
     """A self-signed certificate for 127.0.0.1, and its key."""
@@ -87,11 +81,11 @@ def certificate(tmp_path_factory):
     return made, key
 
 
-def stand_by(owner, script):
+def stand_by(owner):
     """Ask repeatedly, listening; return how many more objects redsync's running functions refer to at the end."""
-    sizes = []
+    sizes, command = [], Command(script("echo", "return ARGV[1]"), (b"k",), (b"1",))
     for _ in range(LOOKS):
-        yield from broadcast(Broadcast(Command(script, (b"k",), (b"1",)), owner, bool, 1.0, subscribe=b"wake"))
+        yield from broadcast(Broadcast(command, owner, bool, 1.0, subscribe=b"wake"))
         size, frame = 0, sys._getframe().f_back
         while frame is not None:
             if frame.f_globals["__name__"].startswith("redsync."):
@@ -101,6 +95,20 @@ def stand_by(owner, script):
         sizes.append(size)
     assert sizes[1] > 0
     return sizes[-1] - sizes[1]
+
+
+class Password(redis.CredentialProvider):
+    """An application's provider, which exits the first times that it is asked."""
+
+    def __init__(self, exits):
+        self.asked = 0
+        self._exits = exits
+
+    def get_credentials(self):
+        self.asked += 1
+        if self.asked <= self._exits:
+            raise SystemExit("no password")
+        return ("default", "")
 
 
 @pytest.fixture
@@ -127,9 +135,3 @@ def sentinels(servers):
     with FakeSentinels() as sentinels:
         sentinels.say(servers.ports[0], 1)
         yield sentinels
-
-
-@pytest.fixture
-def inject():
-    """Interrupts a function at its n-th point."""
-    return injection.inject

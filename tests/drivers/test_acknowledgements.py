@@ -69,13 +69,6 @@ def test_wait_follows_a_vote_in_the_same_write_with_half_of_the_rounds_timeout(w
     assert sent.endswith(hiredis.pack_command(("WAIT", "1", "125")))
 
 
-def test_no_wait_follows_a_command_that_claims_nothing(wire):
-    back = request(RELEASE)
-    write(wire, back)
-    assert wire.sent == [back.data]
-    assert come(wire, b":1\r\n") == [1]
-
-
 @pytest.mark.parametrize("count", [1, 2, 100])
 def test_vote_is_handed_out_once_enough_replicas_have_it(wire, count):
     write(wire, request(ACQUIRE))

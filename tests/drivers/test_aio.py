@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from redsync import NodeChanged, NotOwnedError
+from redsync import NodeChanged
 from tests.aio_support import both_loops, claims, client_of, in_loop, run, structures, turns, until, uvloop_in_sweeps
 from tests.drivers.conftest import LOOKS, stand_by
 from tests.support.locks import PATIENCE
@@ -80,17 +80,6 @@ async def test_blocked_loop_does_not_mistake_unread_answers_for_silence(make_cli
         assert states(client) == ["up"] * 3
 
 
-@in_loop
-async def test_loop_blocked_beyond_a_lease_loses_the_hold(make_client):
-    async with make_client(lease=0.3) as client:
-        lock = client.get_lock("x")
-        await lock.acquire()
-        time.sleep(0.5)  # noqa: ASYNC251  (that is what it is about)
-        assert not lock.owned()
-        with pytest.raises(NotOwnedError, match="was lost"):
-            await lock.release()
-
-
 # Callbacks.
 
 
@@ -132,39 +121,27 @@ def test_callback_that_exits_ends_the_loop_and_holds_are_released(make_client, r
 
 
 @in_loop
-async def test_waiter_does_not_use_more_memory_with_each_look(make_client, make_script):
+async def test_waiter_does_not_use_more_memory_with_each_look(make_client):
     """A standby may ask every second for months."""
     async with make_client() as client:
-        more = await client.runner.run(stand_by(client.runner.owner(), make_script("echo", "return ARGV[1]")))
+        more = await client.runner.run(stand_by(client.runner.owner()))
         assert more < LOOKS / 2
 
 
 def test_acquire_and_release_leave_no_growing_structure(nodes):
     async def main():
         async with client_of(nodes.urls[:1]) as client:
-            lock, busy = client.get_lock("x"), client.get_lock("y")
+            lock = client.get_lock("x")
 
             async def pairs(n):
                 for _ in range(n):
                     await lock.acquire()
                     await lock.release()
 
-            async def waits(n):
-                holder = asyncio.create_task(_hold_until(busy, done))
-                await until(lambda: len(client.runner.session.holds) == 1)
-                for _ in range(n):
-                    with pytest.raises(TimeoutError):
-                        async with asyncio.timeout(0):
-                            await busy.acquire()
-                done.set()
-                await holder
-
-            done = asyncio.Event()
             await pairs(300)
             gc.collect()
             before = len(gc.get_objects())
             await pairs(1_500)
-            await waits(300)
             await asyncio.sleep(0.3)
             await pairs(10)
             gc.collect()
@@ -172,8 +149,3 @@ def test_acquire_and_release_leave_no_growing_structure(nodes):
             assert len(gc.get_objects()) - before < 1000
 
     run(main)
-
-
-async def _hold_until(lock, done):
-    async with lock:
-        await done.wait()

@@ -1,20 +1,16 @@
-"""The set of links of a client for asyncio, on real nodes, without the layers above it."""
+"""The set of links of a client for asyncio, on real nodes, without the layers above it: interruptions."""
 
 import asyncio
 import itertools
-import os
-import threading
 
 import pytest
 import redis.asyncio
 
-from redsync import ClientClosedError
 from redsync._core.effects import Broadcast, Tell
 from redsync._core.holds import Owner
-from redsync._core.quorum import Verdict
 from redsync._core.scripts import Command
 from redsync._drivers import aio_link_sets
-from redsync._drivers.aio_link_sets import AioLinkSet, StreamLink
+from redsync._drivers.aio_link_sets import AioLinkSet
 from redsync._drivers.environment import clock
 from redsync._drivers.handshake_connections import open_connection, pack
 from redsync._drivers.handshakes import subscribe
@@ -22,6 +18,7 @@ from redsync._drivers.links import BACKLOG_LIMIT
 from redsync._drivers.nodes import INTERRUPTED, make_nodes
 from redsync._drivers.requests import PLAIN, Request, Waitable
 from tests.aio_support import both_loops, in_loop, turns, until
+from tests.drivers.conftest import script
 from tests.support.locks import PATIENCE
 from tests.support.scripted import StandIn, ask
 
@@ -41,11 +38,10 @@ class Streams(AioLinkSet):
 class Rig:
     """A set with a client's arguments, but without maintenance: a test connects and tends it itself."""
 
-    def __init__(self, urls, links="sockets", node_timeout=0.25):
+    def __init__(self, urls, links="sockets"):
         self.nodes = make_nodes(urls, redis.asyncio.Redis)
         self.broken = []
-        life = StandIn(self.nodes, clock, node_timeout)
-        self.releases, self.wakeups = life.releases, life.wakeups
+        life = StandIn(self.nodes, clock)
         kind = Streams if links == "streams" else AioLinkSet
         self.set = kind(life, asyncio.get_running_loop(), self._note_broken)
         self.owner = Owner("rig", 1)
@@ -58,37 +54,25 @@ class Rig:
     def links(self):
         return self.set.links
 
-    async def open(self, i):
-        connection = await open_connection(self.nodes[i].make_connection(2.0))
-        await connection.run(ask(pack("HELLO", "3")))
-        await connection.run(subscribe(PLAIN, b"wake"))
-        return self.set.make_link(self.nodes[i], connection, None)
-
     async def connect(self, *indices):
         for i in indices or range(len(self.nodes)):
-            self.set.install(await self.open(i))
+            connection = await open_connection(self.nodes[i].make_connection(2.0))
+            await connection.run(ask(pack("HELLO", "3")))
+            await connection.run(subscribe(PLAIN, b"wake"))
+            self.set.install(self.set.make_link(self.nodes[i], connection, None))
         return self
 
-    def request(self, script, *args, key=b"list", decide=None, timeout=5.0, **options):
-        command = Command(script, (key,), args)
-        effect = Broadcast(command, self.owner, lambda reply: True, timeout, decide=decide, **options)
-        tally = effect.tally([node.address for node in self.nodes])
-        tally.sent_at = clock()
-        return Request(effect, tally)
-
-    async def send_and_wait(self, request):
-        await self.set.send_and_wait(request, clock() + request.effect.timeout)
+    async def ask(self, script, word, timeout):
+        effect = Broadcast(Command(script, (b"list",), (word,)), self.owner, lambda reply: True, timeout)
+        request = Request(effect, effect.tally([node.address for node in self.nodes]))
+        request.tally.sent_at = clock()
+        await self.set.send_and_wait(request, clock() + timeout)
         if not request.done:
-            self.set.close_round(request, f"no answer within {request.effect.timeout:g} s")
+            self.set.close_round(request, f"no answer within {timeout:g} s")
         return request.tally
 
-    async def ask(self, *args, **options):
-        return await self.send_and_wait(self.request(*args, **options))
-
-    def tell(self, script, *args, deliver_to=0, deliver_until=LATER):
-        request = Request(Tell(Command(script, (b"list",), args), self.owner, deliver_to, deliver_until), None)
-        self.set.send_soon(request)
-        return request
+    def tell(self, script, word, deliver_to=0):
+        self.set.send_soon(Request(Tell(Command(script, (b"list",), (word,)), self.owner, deliver_to, LATER), None))
 
     async def read_all_replies(self):
         while self.set.owes:
@@ -109,21 +93,11 @@ async def connected(urls):
 
 
 @pytest.fixture
-def append(make_script, raw):
-    script = make_script("append", "redis.call('rpush', KEYS[1], ARGV[1]) return 1")
+def append(raw):
+    appending = script("append", "redis.call('rpush', KEYS[1], ARGV[1]) return 1")
     for node in raw:
-        node.script_load(script.source)
-    return script
-
-
-@pytest.fixture
-def all_votes():
-    """Decides once every node has voted."""
-    return lambda tally: Verdict.PENDING if None in tally.ballots else Verdict.WON
-
-
-def lists(raw):
-    return [node.lrange("list", 0, -1) for node in raw]
+        node.script_load(appending.source)
+    return appending
 
 
 # Streams.
@@ -142,45 +116,6 @@ async def test_node_that_does_not_read_is_disconnected(nodes, append, loop):
             await asyncio.sleep(0)
         assert "does not read" in rig.broken[0][1]
         nodes.resume(0)
-
-
-@over_both
-@in_loop
-async def test_replies_that_lie_unread_are_not_missing(nodes, append, all_votes, links):
-    """As after the process was suspended, or a task has computed for long."""
-    async with Rig(nodes.urls, links, node_timeout=0.01) as rig:
-        await rig.connect()
-        first = rig.request(append, b"a", decide=all_votes, timeout=0.01)
-        asking = asyncio.create_task(rig.send_and_wait(first))
-        await turns(1)
-        block_until_answered(rig)
-        second = rig.request(append, b"b", decide=all_votes)
-        rig.set.send_soon(second)
-        rig.set.flush()
-        assert second.tally.sent == 0b111, "no node is taken for silent"
-        assert (await asking).granted == 3
-        assert not any(link.suspect for link in rig.links)
-        await rig.send_and_wait(second)
-
-
-@over_both
-@in_loop
-async def test_round_whose_deadline_has_passed_reads_once_more(nodes, append, all_votes, links):
-    """Loops differ in whether they poll before they run timers."""
-    async with Rig(nodes.urls, links) as rig:
-        await rig.connect()
-        request = rig.request(append, b"a", decide=all_votes)
-        rig.set.send_soon(request)
-        rig.set.flush()
-        block_until_answered(rig)
-        await rig.set.sleep(request, clock())
-        assert request.tally.granted == 3
-
-
-def block_until_answered(rig):
-    """Block the loop for longer than all timeouts."""
-    threading.Event().wait(0.1)
-    assert clock() - max(link.since for link in rig.links) > 0.05
 
 
 # Interruptions.
@@ -299,51 +234,3 @@ def test_keyboard_interrupt_in_the_loops_callback_passes_through_the_loop(nodes,
         assert runner.run(asyncio.wait_for(asking, PATIENCE)).won
         runner.run(rig.read_all_replies())
         runner.run(rig.__aexit__(None, None, None))
-
-
-@in_loop
-async def test_cancelled_round_is_not_sent_again(nodes, append, raw):
-    async with Rig(nodes.urls) as rig:
-        await rig.connect()
-        for i in range(3):
-            nodes.pause(i)
-        asking = asyncio.create_task(rig.ask(append, b"a", timeout=ENDLESS))
-        await turns(2)
-        rig.set.throw_away()
-        asking.cancel()
-        await asyncio.wait([asking])
-        for i in range(3):
-            nodes.resume(i)
-        await rig.connect()
-        await rig.ask(append, b"b")
-        await rig.read_all_replies()
-        assert not rig.set._asleep
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-@over_both
-@in_loop
-async def test_child_of_a_fork_writes_and_reads_nothing(nodes, append, raw, links):
-    async with Rig(nodes.urls, links) as rig:
-        await rig.connect()
-        request = rig.request(append, b"a")
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                try:
-                    rig.set.send_soon(request)
-                except ClientClosedError:
-                    for link in rig.links:
-                        rig.set.hear(link, b"")
-                    rig.set.throw_away()
-                    status = 0
-            finally:
-                os._exit(status)
-        assert os.waitpid(child, 0)[1] == 0  # noqa: ASYNC222  (it ends at once)
-        assert (await rig.send_and_wait(request)).won
-        await rig.read_all_replies()
-        assert lists(raw) == [["a"]] * 3
-        assert rig.broken == []
-        assert all(isinstance(link, StreamLink) for link in rig.links) == (links == "streams")

@@ -1,4 +1,4 @@
-"""The maintenance task of an asyncio client: first connections, a failing watchdog, a stop at any turn."""
+"""The maintenance task of an asyncio client: first connections, a failing watchdog, interrupted wake-ups."""
 
 import asyncio
 import logging
@@ -7,12 +7,11 @@ import pytest
 import redis.asyncio
 
 from redsync import NodeChanged
-from redsync._drivers import any_maintenance
 from redsync._drivers.aio_maintenance import AioMaintenance
 from redsync._drivers.any_maintenance import Stopped
 from redsync._drivers.environment import clock
 from redsync._drivers.nodes import make_nodes
-from tests.aio_support import both_loops, in_loop, other_tasks, turns, until
+from tests.aio_support import in_loop, other_tasks, until
 from tests.support.injection import Interruption
 from tests.support.locks import PATIENCE
 from tests.support.scripted import StandIn
@@ -68,30 +67,6 @@ async def started(maintenance, watch):
 async def stop(maintenance, task):
     maintenance.abandon()
     await task
-
-
-@both_loops
-@in_loop
-async def test_start_waits_for_the_first_connections(nodes, loop, monkeypatch):
-    # As long as it takes on a busy machine; tests below check the usual time.
-    monkeypatch.setattr(any_maintenance, "STRAGGLERS", PATIENCE)
-    maintenance = make(nodes.urls, node_timeout=PATIENCE)
-    task = await started(maintenance, Watch(maintenance))
-    assert states(maintenance) == ["up"] * 3
-    await stop(maintenance, task)
-    assert not other_tasks()
-
-
-@in_loop
-async def test_start_waits_only_briefly_for_a_hung_node(nodes):
-    nodes.pause(1)
-    maintenance = make(nodes.urls, node_timeout=60.0)
-    started_at = clock()
-    task = await started(maintenance, Watch(maintenance))
-    assert clock() - started_at < PATIENCE
-    assert states(maintenance) == ["up", "down", "up"]
-    await stop(maintenance, task)
-    nodes.resume(1)
 
 
 @pytest.mark.parametrize("holds", [["a hold"], []], ids=["held", "released meanwhile"])
@@ -176,17 +151,6 @@ async def test_refusing_node_is_tried_again_with_pauses(nodes):
 
 
 @in_loop
-async def test_alarm_wakes_the_watchdog(nodes):
-    maintenance = make(nodes.urls)
-    watch = Watch(maintenance)
-    task = await started(maintenance, watch)
-    for n in range(1, 10):
-        maintenance.alarm()
-        await until(lambda n=n: watch.woken == n)
-    await stop(maintenance, task)
-
-
-@in_loop
 async def test_alarm_that_a_signal_handler_interrupts_does_not_stop_the_maintenance(nodes, monkeypatch):
     """In a finalizer Python swallows the exception, so the loop runs on."""
     maintenance = make(nodes.urls)
@@ -215,38 +179,3 @@ async def test_failed_watchdog_is_restarted_with_a_log_message(nodes, caplog):
     failed = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert len(failed) == 2
     assert "please report this" in failed[0].getMessage()
-
-
-@pytest.mark.parametrize("failures", [0, 1], ids=["asleep", "after a failure"])
-@in_loop
-async def test_cancelled_maintenance_ends(nodes, failures):
-    """As at the end of the loop, even in the pause after a failure."""
-    maintenance = make(nodes.urls)
-    task = await started(maintenance, Watch(maintenance, failures))
-    await turns(2)
-    task.cancel()
-    await asyncio.wait([task])
-    assert task.cancelled()
-    assert maintenance.own.links == [None] * 3
-    await until(lambda: not other_tasks())
-
-
-@both_loops
-@in_loop
-async def test_stop_cancelled_at_any_turn_ends_all_connections(nodes, loop):
-    nodes.pause(2)
-    for k in range(25):
-        maintenance = make(nodes.urls, node_timeout=0.02)
-        stopping = await started(maintenance, Watch(maintenance))
-        maintenance.abandon()
-        await turns(k)
-        if not k:
-            await turns(1)
-        while not stopping.done():
-            stopping.cancel()
-            await turns(1)
-        assert maintenance.own.links == [None] * 3
-        await until(lambda: not other_tasks())
-        if not stopping.cancelled():
-            break
-    nodes.resume(2)

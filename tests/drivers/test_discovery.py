@@ -60,19 +60,19 @@ def test_master_is_confirmed_at_the_time_a_majority_was_asked():
     assert locator.confirmed_at == 11.0, "nothing is confirmed while the master is unknown"
 
 
-def test_latest_decision_counts_even_if_only_one_sentinel_knows_it():
-    locator = make()
-    for index in (0, 1, 2):
-        locator.note(index, said(), 0.0)
-    locator.note(1, said(THERE, 8), 0.0)
-    assert locator.present == Location(*THERE, 8)
-
-
-def test_address_is_that_of_the_server_being_promoted():
-    """During a failover SENTINEL MASTER reports the old address with the new number."""
-    locator = make(1)
-    locator.note(0, said(THERE, 8, ip="127.0.0.1", port="6379"), 0.0)
-    assert locator.present == Location(*THERE, 8)
+@pytest.mark.parametrize(
+    ("answers", "location"),
+    [
+        pytest.param([said(), said(THERE, 8), said()], Location(*THERE, 8), id="only one knows the latest decision"),
+        # During a failover SENTINEL MASTER reports the old address with the new number.
+        pytest.param([said(THERE, 8, ip="127.0.0.1", port="6379")], Location(*THERE, 8), id="one is being promoted"),
+    ],
+)
+def test_latest_decision_counts(answers, location):
+    locator = make(len(answers))
+    for index, answer in enumerate(answers):
+        locator.note(index, answer, 0.0)
+    assert locator.present == location
 
 
 def test_one_decision_with_two_outcomes_locates_no_master():

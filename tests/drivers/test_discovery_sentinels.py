@@ -74,6 +74,8 @@ def test_redis_py_client_has_the_same_settings(sentinel, module, ssl):
         ("redis+sentinel://:secret@s1,s1/m", "names a server twice"),
         ("redis+sentinel://s1/m?socket_timeout=soon", "has an option or a value that redis-py does not know"),
         ("redis+sentinel://:secret@s1/m?unheard=of", "has an option or a value that redis-py does not know"),
+        ("redis+cluster://:secret@s1?nodes=none", "nodes"),
+        ("redis+cluster://:secret@s1?nodes=3&unheard=of", "has an option or a value that redis-py does not know"),
     ],
 )
 def test_invalid_url_is_refused_at_once_and_not_shown(url, wrong):
@@ -81,11 +83,6 @@ def test_invalid_url_is_refused_at_once_and_not_shown(url, wrong):
         make_nodes(url, redis.Redis)
     assert wrong in str(caught.value)
     assert "secret" not in str(caught.value)
-
-
-def test_group_listed_twice_is_refused():
-    with pytest.raises(ConfigurationError, match="listed more than once"):
-        make_nodes([NOWHERE, NOWHERE], redis.Redis)
 
 
 def test_single_group_has_the_default_restart_guard_of_several_nodes():

@@ -42,15 +42,6 @@ def test_replies_come_in_order_and_errors_are_values(connection):
     assert isinstance(error, hiredis.ReplyError)
 
 
-def test_conversation_returns_its_result(connection):
-    def talk():
-        (first,) = yield [pack("ECHO", "a")]
-        more = yield [pack("ECHO", "b"), pack("ECHO", "c")]
-        return [first, *more]
-
-    assert connection.run(talk()) == [b"a", b"b", b"c"]
-
-
 def test_pushes_do_not_count_as_replies(connection_to):
     assert connection_to([b">2\r\n+invalidate\r\n+x\r\n", b":7\r\n"]).run(ask(ASK)) == [7]
 
@@ -81,10 +72,3 @@ def test_reply_that_came_in_time_is_read_after_the_deadline(connection_to):
     assert connection.sock.recv(1, socket.MSG_PEEK)
     connection._until = 0.0
     assert connection.run(ask(ASK)) == [7]
-
-
-def test_silent_server_ends_the_handshake_after_the_deadline(connection_to):
-    connection = connection_to([])
-    connection._until = 0.0
-    with pytest.raises(TimeoutError):
-        connection.run(ask(ASK))

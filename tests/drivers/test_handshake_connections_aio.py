@@ -1,8 +1,8 @@
-"""Connections of the asyncio driver: TCP, TLS, unix sockets, fakeredis; nodes that answer nonsense, or nothing."""
+"""Connections of the asyncio driver: TLS, unix sockets, redis-py clients, fakeredis; and the handshake."""
 
 import asyncio
 import ssl
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from unittest.mock import ANY
 
 import fakeredis
@@ -14,7 +14,6 @@ from redsync._drivers.handshake_connections import open_connection, pack
 from redsync._drivers.nodes import make_nodes
 from redsync.testing import LocalNodes
 from tests.aio_support import both_loops, claims, client_of, in_loop, structures, turns, until, uvloop_in_sweeps
-from tests.support.locks import PATIENCE
 from tests.support.scripted import ask
 
 
@@ -104,35 +103,18 @@ async def test_nodes_may_speak_tls(nodes, raw, certificate, loop):
             assert structures(client) == {}
 
 
-@in_loop
-async def test_node_with_an_unknown_certificate_is_refused(nodes, certificate):
-    async with (
-        tls_before(nodes.ports[:1], certificate) as ports,
-        client_of([f"rediss://127.0.0.1:{ports[0]}"], node_timeout=2.0) as client,
-    ):
-        with pytest.raises(QuorumError, match=r"(?i)certificate"):
-            await client.get_lock("x").acquire(False)
-
-
 # Unix sockets, passwords, redis-py clients.
 
 
 @both_loops
 @in_loop
-async def test_node_may_be_a_unix_socket(server_path, tmp_path, loop):
+async def test_node_may_be_a_unix_socket_and_require_a_password(server_path, tmp_path, loop):
     path = tmp_path / "node.sock"
-    with LocalNodes(1, server=server_path, config={"unixsocket": str(path)}):
-        async with client_of([f"unix://{path}"]) as client:
+    with LocalNodes(1, server=server_path, config={"unixsocket": str(path), "requirepass": "s3cr:t/"}) as nodes:
+        async with client_of([f"unix://:s3cr%3At%2F@{path}"]) as client:
             await use(client)
             assert client.nodes()[0].address == str(path)
             assert states(client) == ["up"]
-
-
-@in_loop
-async def test_node_may_require_a_password(server_path):
-    with LocalNodes(1, server=server_path, config={"requirepass": "s3cr:t/"}) as nodes:
-        async with client_of([nodes.urls[0].replace("redis://", "redis://:s3cr%3At%2F@")]) as client:
-            await use(client)
         async with client_of(nodes) as client:
             with pytest.raises(QuorumError, match=r"(?i)auth"):
                 await client.get_lock("x").acquire(False)
@@ -168,7 +150,7 @@ def fakes(servers):
 @in_loop
 async def test_nodes_may_be_fakeredis(servers):
     async with AsyncClient(fakes(servers)) as client:
-        await use_alone(client)
+        await use(client)
         assert states(client) == ["up"] * 3
         assert {status.version for status in client.nodes()} == {f"fakeredis {fakeredis.__version__}"}
         assert (await client.inspect("x")).holders == ()
@@ -193,31 +175,6 @@ async def test_fakeredis_takes_part_again_after_a_disconnect(servers):
         await use_alone(client)
 
 
-# Malformed replies.
-
-
-NONSENSE = [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"$100\r\n" + 102 * b"x", b"*1\r\n" * 100 + b":1\r\n"]
-"""`test_handshakes.py` has the other replies to a greeting, and `test_link_sets.py` those to a command."""
-
-
-@pytest.mark.parametrize("answer", NONSENSE, ids=lambda answer: answer[:8])
-@in_loop
-async def test_server_that_is_not_a_node_is_down_and_does_no_harm(nodes, raw, answer):
-    async def serve(reader, writer):
-        with suppress(OSError):
-            while await reader.read(1000):
-                writer.write(answer * 5)
-        writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    async with client_of([*nodes.urls[:2], f"redis://127.0.0.1:{port}"], node_timeout=0.05) as client:
-        await use(client, raw)
-        await asyncio.sleep(0.05)
-        assert states(client)[2] == "down"
-    server.close()
-
-
 # The handshake.
 
 
@@ -226,14 +183,10 @@ def node(nodes):
     return make_nodes(nodes.urls[:1], redis.asyncio.Redis)[0]
 
 
-def open_one(node):
-    return open_connection(node.make_connection(1.0))
-
-
 @both_loops
 @in_loop
 async def test_channel_asks_and_is_taken_over_with_all_that_has_come(nodes, node, loop):
-    connection = await open_one(node)
+    connection = await open_connection(node.make_connection(1.0))
     assert await connection.run(ask(pack("PING"), pack("NONSENSE"), pack("ECHO", "x"))) == [b"PONG", ANY, b"x"]
     assert connection.is_plain()
     connection.reader.feed(b"+early\r\n")
@@ -243,27 +196,3 @@ async def test_channel_asks_and_is_taken_over_with_all_that_has_come(nodes, node
         await turns(3)
         sock.sendall(pack("PING"))
         assert sock.recv(100) == b"+PONG\r\n", "the end of the asyncio transport is not that of the connection"
-
-
-@both_loops
-@in_loop
-async def test_connecting_cancelled_at_any_turn_leaves_no_connection(nodes, node, raw, loop):
-    before = raw[0].info("clients")["connected_clients"]
-    for k in range(40):
-        task = asyncio.create_task(open_one(node))
-        await turns(k)
-        if not task.cancel():
-            task.result().close()
-        await asyncio.wait([task])
-        if not task.cancelled():
-            task.result().close()
-    await until(lambda: raw[0].info("clients")["connected_clients"] == before)
-
-
-@in_loop
-async def test_waiter_on_fakeredis_polls():
-    async with AsyncClient([fakeredis.FakeAsyncRedis(server=fakeredis.FakeServer())]) as client:
-        async with client.get_lock("x"):
-            waiter = asyncio.create_task(_take(client, "x"))
-            await asyncio.sleep(0.01)
-        await asyncio.wait_for(waiter, PATIENCE)

@@ -2,7 +2,6 @@
 
 import contextlib
 import random
-from contextlib import closing
 
 import hiredis
 import pytest
@@ -37,21 +36,21 @@ def loaded(known):
         return []
 
 
-def test_node_gets_the_scripts_that_it_lacks():
-    assert loaded([0, 1] + [1] * (len(SHIPPED) - 3) + [0]) == [LOADS[0], LOADS[-1]]
-
-
-def test_node_that_has_all_scripts_gets_none():
-    assert loaded([1] * len(SHIPPED)) == []
-
-
 @pytest.mark.parametrize(
-    "known",
-    [hiredis.ReplyError("NOPERM"), b"OK", None, [], [1] * (len(SHIPPED) + 1), [b"1"] * len(SHIPPED)],
-    ids=["refused", "text", "null", "nothing", "too many", "words"],
+    ("known", "loads"),
+    [
+        pytest.param([1] * len(SHIPPED), [], id="all"),
+        pytest.param([0, *[1] * (len(SHIPPED) - 2), 0], [LOADS[0], LOADS[-1]], id="all but two"),
+        pytest.param(hiredis.ReplyError("NOPERM"), LOADS, id="refused"),
+        pytest.param(b"OK", LOADS, id="text"),
+        pytest.param(None, LOADS, id="null"),
+        pytest.param([], LOADS, id="nothing"),
+        pytest.param([1] * (len(SHIPPED) + 1), LOADS, id="too many"),
+        pytest.param([b"1"] * len(SHIPPED), LOADS, id="words"),
+    ],
 )
-def test_node_that_does_not_list_its_scripts_gets_all(known):
-    assert loaded(known) == LOADS
+def test_node_gets_the_scripts_that_it_lacks_and_all_if_it_does_not_list_them(known, loads):
+    assert loaded(known) == loads
 
 
 ROUNDS = 3000
@@ -197,12 +196,3 @@ def test_further_connection_learns_its_number(known):
 def test_further_connection_is_refused_if_it_is_not_the_known_server_or_can_not_be_ended(known, replies, reason):
     with pytest.raises(ConnectionError, match=reason):
         joined(known, *replies)
-
-
-def test_further_connection_to_a_server(nodes, raw):
-    (node,) = make_nodes(nodes.urls[:1], redis.Redis)
-    with closing(node.open(20.0)) as first, closing(node.open(20.0)) as second:
-        node.meet(first.run(shake_hands(node, 1.0)), 0.0)
-        process, number = second.run(join(node))
-        assert process == node.info.run_id
-        assert number in {int(each["id"]) for each in raw[0].client_list()}

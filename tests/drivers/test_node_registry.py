@@ -66,12 +66,6 @@ def net():
     return net
 
 
-def test_servers_that_exchange_their_addresses_are_accepted(net):
-    net.cut(0, 1)
-    net.servers[:2] = "s1", "s0"
-    assert net.connect(0, 1) == [0, 1]
-
-
 def test_servers_that_move_in_a_circle_are_accepted_in_any_order(net):
     net.cut(0, 1, 2)
     net.servers[:] = "s1", "s2", "s0"
@@ -165,12 +159,6 @@ def test_client_that_knew_nodes_before_does_not_believe_that_they_are_new(guarde
     assert known == [[ORIGINAL] * 3, [NEWBORN] * 3]
 
 
-def test_same_server_at_two_addresses_is_refused_at_the_second(net):
-    net.cut(0, 1)
-    net.servers[1] = "s0"
-    assert net.connect(0, 1) == [0]
-
-
 def test_servers_without_an_identity_are_not_mistaken_for_one(net):
     net.cut(0, 1)
     net.servers[:2] = None, None
@@ -186,14 +174,6 @@ def test_node_whose_connect_takes_too_long_delays_no_start():
     assert net.registry.is_heard()
     assert [node.index for node in net.registry.due(connecting=[])] == [2]
     assert net.registry.due(connecting=[2]) == []
-
-
-def test_start_waits_no_longer_once_all_nodes_have_refused():
-    net = Net()
-    for node in net.nodes:
-        assert not net.registry.is_heard()
-        net.registry.note_tried(node, "refused")
-    assert net.registry.is_heard()
 
 
 def test_nodes_that_a_client_knew_are_never_marked_as_new_again(guarded):

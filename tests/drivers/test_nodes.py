@@ -10,7 +10,6 @@ import redis.asyncio
 from redsync import Client
 from redsync._core.memory import BLANK, NEWBORN, Birth
 from redsync._core.memory import ORIGINAL as ORIGINAL_KIND
-from redsync._core.observing import NodeChanged
 from redsync._drivers.discovery import Location
 from redsync._drivers.nodes import NodeInfo, make_nodes
 
@@ -100,24 +99,20 @@ def test_node_whose_record_comes_later_remembers_since_then(meet):
 # Fitness.
 
 
-def test_node_is_ineligible_until_it_has_remembered_for_as_long_as_the_guard(meet):
-    node = meet(birth=YOUNG)
-    assert "in 25.0 s" in node.ineligible_reason(1000.0, GUARD)
-    assert "in 0.5 s" in node.ineligible_reason(1024.5, GUARD)
-    assert node.ineligible_reason(1025.0, GUARD) is None
-    assert node.ineligible_reason(2000.0, GUARD) is None
-
-
-def test_node_may_be_eligible_for_one_claim_and_not_for_another(meet):
-    node = meet(birth=YOUNG)
-    assert node.ineligible_reason(1000.0, 5.0) is None
-    assert "in 595.0 s" in node.ineligible_reason(1000.0, 600.0)
-
-
-def test_node_without_a_record_is_ineligible_until_it_has_one(meet):
-    node = meet(birth=None)
-    for now in (1000.0, 1e9):
-        assert "as soon as it and its peers were asked" in node.ineligible_reason(now, GUARD)
+@pytest.mark.parametrize(
+    ("birth", "now", "guard", "reason"),
+    [
+        (YOUNG, 1000.0, GUARD, "in 25.0 s"),
+        (YOUNG, 1024.5, GUARD, "in 0.5 s"),
+        (YOUNG, 1025.0, GUARD, None),
+        (YOUNG, 1000.0, 5.0, None),  # a claim with a shorter lease
+        (YOUNG, 1000.0, 600.0, "in 595.0 s"),
+        (None, 1e9, GUARD, "as soon as it and its peers were asked"),
+    ],
+)
+def test_node_is_ineligible_until_it_has_remembered_for_as_long_as_the_guard(meet, birth, now, guard, reason):
+    said = meet(birth=birth).ineligible_reason(now, guard)
+    assert said is None if reason is None else reason in said
 
 
 def test_reason_tells_users_what_to_do(meet):
@@ -170,25 +165,7 @@ def test_node_is_quarantined_while_it_is_ineligible(meet):
     assert node.status(1000.0, True, GUARD).state == "down"
 
 
-def test_quarantine_and_its_end_are_reported_once(meet):
-    node = meet(birth=YOUNG)
-    told = node.change(1000.0, False, GUARD)
-    assert told == NodeChanged(node.address, "quarantined", node.ineligible_reason(1000.0, GUARD))
-    assert node.change(1010.0, False, GUARD) is None
-    assert node.change(1025.0, False, GUARD) == NodeChanged(node.address, "up", "")
-    assert node.change(1026.0, False, GUARD) is None
-
-
 # As given by callers; `tests/test_client.py` tests what a client refuses.
-
-
-@pytest.mark.parametrize("client_class", [redis.Redis, redis.asyncio.Redis])
-def test_urls_clients_and_groups_can_be_mixed(client_class):
-    given = ["redis://a:1/2", client_class(host="b", port=3), "redis+sentinel://s1:4/m/5"]
-    nodes = make_nodes(given, client_class)
-    assert [node.address for node in nodes] == ["a:1", "b:3", "m@s1:4"]
-    assert [node.index for node in nodes] == [0, 1, 2]
-    assert [node.locator is None for node in nodes] == [True, True, False]
 
 
 @pytest.mark.parametrize(

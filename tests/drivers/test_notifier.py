@@ -9,7 +9,7 @@ import pytest
 
 from redsync._core.holds import HoldState, Owner
 from redsync._core.keys import LockKeys
-from redsync._core.observing import HoldLost, HoldOrphaned, NodeChanged, Observer, ObserverSubscription, WatchdogWoke
+from redsync._core.observing import HoldLost, NodeChanged, Observer, ObserverSubscription, WatchdogWoke
 from redsync._core.quorum import Tally
 from redsync._core.scripts import ClaimKind
 from redsync._drivers import notifier as notifiers
@@ -36,24 +36,6 @@ def test_loss_is_logged_as_an_error_then_reported_to_holders_then_listeners(stat
     Notifier([lambda it: order.append(("listener", it))]).announce(event)
     assert order == [("holder", state), ("second", state), ("listener", event)]
     assert said() == [("redsync.watchdog", "ERROR", "lost the hold of 'x' by client:1: its lease ended")]
-
-
-def test_orphan_is_logged_as_a_warning_and_reported_to_listeners(said):
-    told = []
-    Notifier([told.append]).announce(HoldOrphaned("x", "client:1"))
-    assert told == [HoldOrphaned("x", "client:1")]
-    ((name, level, text),) = said()
-    assert (name, level) == ("redsync.watchdog", "WARNING")
-    assert "'x'" in text
-    assert "client:1" in text
-
-
-def test_change_of_a_node_is_logged_and_reported_to_listeners(said):
-    told = []
-    event = NodeChanged("127.0.0.1:1", "down", "refused")
-    Notifier([told.append, told.append]).announce(event)
-    assert told == [event, event]
-    assert said() == [("redsync.node", "WARNING", "node 127.0.0.1:1 is down: refused")]
 
 
 def test_callback_that_raises_is_logged_and_stops_no_other(state, said):
@@ -155,22 +137,6 @@ def test_events_are_reported_in_order_in_one_other_thread(make_events):
     assert thread_was_ours == [True] * 20
 
 
-def test_post_does_not_wait_for_a_callback_that_blocks(make_events):
-    go_on, told = threading.Event(), []
-
-    def announce(event):
-        go_on.wait(30)
-        told.append(event)
-
-    events = make_events(announce)
-    for number in range(3):
-        events.post(up(number))
-    assert told == []
-    go_on.set()
-    events.close()
-    assert len(told) == 3
-
-
 @pytest.mark.parametrize("error", [KeyError("mine"), SystemExit(1), KeyboardInterrupt()], ids=repr)
 def test_callback_that_raises_ends_no_other(make_events, said, error):
     told = []
@@ -196,14 +162,6 @@ def test_close_does_not_wait_forever_for_a_callback(make_events, monkeypatch):
     events.close()
     assert 0.05 <= time.monotonic() - started_at < 30
     go_on.set()
-
-
-def test_callback_may_close(make_events):
-    closed = []
-    events = make_events(lambda event: closed.append(events.close()))
-    events.post(up(1))
-    events.close()
-    assert closed == [None]
 
 
 def test_events_wait_while_there_are_no_more_threads(make_events, monkeypatch):

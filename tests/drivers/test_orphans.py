@@ -68,22 +68,6 @@ def test_locks_of_an_ended_thread_are_released_at_once_with_warnings(client, key
         assert "ended without releasing it" in text
 
 
-def test_thread_that_ends_after_its_release_is_not_logged(client, keys, events, warnings):
-    def hold():
-        with client.get_lock("x"), client.get_lock("y"):
-            pass
-
-    for _ in range(20):
-        run_thread(hold)
-    # By the time of a renewal, the watchdog would have looked.
-    with client.get_lock("z") as last:
-        last.extend()
-    client.close()
-    assert events == []
-    assert warnings() == []
-    assert keys() == set()
-
-
 def test_hold_that_was_handed_on_ends_with_the_thread_that_owned_it(client, keys, eventually):
     """Another owner may have the lock by now: the receiver of the hold must not believe that it is valid."""
     holds = []
@@ -116,26 +100,6 @@ def test_sleeper_on_a_hold_wakes_when_the_owning_thread_ends(client, other, even
     go_on.set()
     assert sleeper.result(20) is False
     thread.join(20)
-
-
-# Mutexes.
-
-
-def test_mutex_of_an_ended_thread_stays_held(client, raw, events):
-    """It belongs to the object, not to a thread."""
-    mutex = client.get_mutex("x")
-    run_thread(mutex.acquire)
-    with client.get_lock("y") as later:
-        later.extend()
-    assert mutex.owned()
-    assert mutex.remaining() > 0
-    mutex.extend()
-    mutex.release()
-    assert events == []
-
-
-def test_mutex_whose_making_was_interrupted_releases_nothing():
-    Mutex.__new__(Mutex).__del__()
 
 
 # Interpreters.
@@ -214,16 +178,6 @@ def test_multiprocessing_child_releases_its_own_holds_only(nodes, raw, keys, met
     finally:
         process.kill()
         process.communicate()
-
-
-def test_killed_interpreter_releases_nothing(nodes, keys):
-    program = """
-        client = Client(URLS, lease=60, restart_guard=0)
-        client.get_lock("x").acquire()
-        os._exit(7)
-    """
-    run_program(nodes, program, 7)
-    assert keys() == {"redsync:x"}
 
 
 def test_closed_or_dropped_client_does_no_harm_at_exit(nodes):

@@ -7,7 +7,7 @@ import pytest
 
 from redsync._drivers import pool as pools
 from redsync._drivers.pool import Pool
-from tests.support.injection import Interruption
+from tests.support.injection import Interruption, inject
 from tests.support.scripted import Desk
 
 
@@ -86,34 +86,7 @@ def lender(make_lender):
     return make_lender()
 
 
-@pytest.fixture
-def threads():
-    with ThreadPoolExecutor(8) as threads:
-        yield threads
-
-
 # Lending.
-
-
-def test_set_that_was_given_back_last_is_lent_first(lender):
-    first, second = lender.borrow(), lender.borrow()
-    lender.give_back(first)
-    lender.give_back(second)
-    assert lender.borrow() is second
-    assert lender.borrow() is first
-    assert len(lender.pool) == 2
-    for each in (first, second):
-        lender.give_back(each)
-
-
-def test_pool_grows_on_demand_to_its_limit(make_lender):
-    lender = make_lender(3)
-    sets = [lender.borrow() for _ in range(3)]
-    assert len({id(each) for each in sets}) == len(lender.pool) == 3
-    assert lender.borrow() is None
-    for each in sets:
-        lender.give_back(each)
-    assert len(lender.pool) == 3
 
 
 def test_set_without_a_quorum_is_not_lent(lender):
@@ -130,7 +103,7 @@ def test_set_without_a_quorum_is_not_lent(lender):
     lender.give_back(link_set)
 
 
-def test_no_set_is_lent_to_two_threads_at_once(make_lender, threads):
+def test_no_set_is_lent_to_two_threads_at_once(make_lender):
     """Nor lost: in the end all are there again."""
     lender, users, most = make_lender(3), {}, []
 
@@ -143,7 +116,8 @@ def test_no_set_is_lent_to_two_threads_at_once(make_lender, threads):
             del users[id(link_set)]
             lender.give_back(link_set)
 
-    list(threads.map(use, range(8)))
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(use, range(8)))
     assert max(most) <= len(lender.pool) <= 3
     assert len(lender.pool.idle()) == len(lender.pool)
 
@@ -161,27 +135,23 @@ def all_are_lent_again(lender, limit):
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_set_lent_to_an_interrupted_thread_is_not_lost(make_lender, inject, part):
+def test_set_lent_to_an_interrupted_thread_is_not_lost(make_lender, part):
     """Not even while another keeps the exception, and with it the frames of the call."""
     for point in range(1 + part, 80, 4):
-        interrupt_loan(make_lender(1), inject, point)
+        lender, sets, kept = make_lender(1), [], []
 
-
-def interrupt_loan(lender, inject, point):
-    sets, kept = [], []
-
-    def borrow():
-        try:
-            for _ in range(2):
-                lender.borrow(into=sets)
+        def borrow(lender=lender, sets=sets, kept=kept):
+            try:
+                for _ in range(2):
+                    lender.borrow(into=sets)
+                    lender.pool.give_back(sets)
+            except Interruption as error:
+                kept.append(error)
+            if sets:
                 lender.pool.give_back(sets)
-        except Interruption as error:
-            kept.append(error)
-        if sets:
-            lender.pool.give_back(sets)
 
-    where = inject(point, borrow)
-    assert all_are_lent_again(lender, 1), where
+        where = inject(point, borrow)
+        assert all_are_lent_again(lender, 1), where
 
 
 # Sets that are thrown away.
@@ -295,7 +265,7 @@ def test_set_whose_preparation_is_interrupted_is_thrown_away(lender, monkeypatch
 # Idle sets.
 
 
-def test_set_that_has_rested_longest_can_be_borrowed_as_it_is(lender):
+def test_set_that_was_given_back_last_is_lent_first_unless_one_asks_for_the_longest_rested(lender):
     first, second = lender.borrow(), lender.borrow()
     lender.give_back(first)
     lender.give_back(second)
@@ -305,6 +275,9 @@ def test_set_that_has_rested_longest_can_be_borrowed_as_it_is(lender):
     assert sets == [first]
     assert lender.borrow() is second
     assert not lender.pool.borrow_rested([]), "both are in use"
+    lender.give_back(first)
+    lender.give_back(second)
+    assert [lender.borrow(), lender.borrow()] == [second, first]
     for each in (first, second):
         lender.give_back(each)
 

@@ -75,19 +75,6 @@ async def test_connect_with_a_silent_address_uses_the_next_one(nodes, resolve, s
 
 
 @in_loop
-async def test_address_that_refuses_costs_no_try(nodes, resolve):
-    resolve(REFUSING, WORKING)
-    assert await is_connected(connection_to(NAME, nodes.ports[0]))
-
-
-@in_loop
-async def test_name_of_which_all_addresses_refuse_is_an_error(nodes, resolve):
-    resolve(REFUSING, "127.0.0.4")
-    with pytest.raises(RedisError):
-        await connect(connection_to(NAME, nodes.ports[0]))
-
-
-@in_loop
 async def test_refused_password_is_not_tried_at_another_address(server_path, resolve):
     with LocalNodes(1, server=server_path, config={"requirepass": "secret"}) as nodes:
         resolve(WORKING, REFUSING)

@@ -1,27 +1,23 @@
-"""The driver for threads: atomic steps, owners, waking, and connecting threads."""
+"""The driver for threads: atomic steps, waking, and connecting threads."""
 
-import os
-import signal as signals
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 
 import pytest
 import redis
-from redis.credentials import CredentialProvider
 
 from redsync import Client, ClientClosedError
-from redsync._core.effects import Wait, signal, wait
+from redsync._core.effects import signal
 from redsync._drivers import any_runner, threads
 from redsync._drivers.environment import clock
 from redsync._drivers.maintenance import Maintenance
 from redsync._drivers.requests import Waitable
 from redsync.testing import FaultProxy
-from tests.drivers.conftest import LOOKS, stand_by
+from tests.drivers.conftest import LOOKS, Password, stand_by
 from tests.support.forks import in_child
 from tests.support.injection import Interruption
-from tests.support.locks import PATIENCE, connect_set, timed
+from tests.support.locks import PATIENCE, connect_set
 from tests.support.traced import at_each_line
 
 
@@ -57,24 +53,9 @@ def test_steps_are_atomic_over_many_threads(runner):
     assert counter == [4000]
 
 
-def test_waiter_does_not_use_more_memory_with_each_look(runner, make_script):
+def test_waiter_does_not_use_more_memory_with_each_look(runner):
     """A standby may ask every second for months."""
-    assert runner.run(stand_by(runner.owner(), make_script("echo", "return ARGV[1]"))) < LOOKS / 2
-
-
-def test_owners_are_threads_and_never_reused(runner):
-    owners = []
-
-    def note():
-        owners.append((runner.owner(), runner.owner()))
-
-    for _ in range(20):
-        thread = threading.Thread(target=note)
-        thread.start()
-        thread.join()
-    assert all(first is second for first, second in owners)
-    assert len({first.wire for first, _ in owners}) == 20
-    assert runner.owner() is runner.owner()
+    assert runner.run(stand_by(runner.owner())) < LOOKS / 2
 
 
 # Sleeping and waking.
@@ -102,47 +83,21 @@ def test_wake_up_just_before_a_sleeper_can_be_woken_is_not_lost(runner, monkeypa
     assert not sleeper.is_alive()
 
 
-def test_signals_are_never_lost_between_check_and_sleep(runner):
-    """A thread checks a value and sleeps until another thread changes it, many times, without a timeout."""
-    rounds = 1000
-    turn = [0]
-
-    def play(me):
-        for number in range(me, rounds, 2):
-            while turn[0] != number:
-                yield from wait(Wait(clock() + 30, b"turn", unless=lambda number=number: turn[0] == number))
-            turn[0] += 1
-            yield from signal(b"turn")
-
-    started_at = time.monotonic()
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda me: runner.run(play(me)), range(2)))
-    assert turn == [rounds]
-    assert time.monotonic() - started_at < 20
-
-
 # Connecting threads.
 
 
-@pytest.fixture
+@contextmanager
 def no_more_threads():
-    """Return a context in which the system can start no more threads."""
-
-    @contextmanager
-    def no_more_threads():
-        before = threading.stack_size(1 << 47)
-        try:
-            yield
-        finally:
-            threading.stack_size(before)
-
-    return no_more_threads
+    """The system can start no more threads."""
+    before = threading.stack_size(1 << 47)
+    try:
+        yield
+    finally:
+        threading.stack_size(before)
 
 
 @pytest.mark.parametrize("agent", [False, True], ids=["plain", "with an agent that wraps threads' start"])
-def test_node_is_connected_once_there_are_threads_again(
-    client, nodes, no_more_threads, monkeypatch, eventually, *, agent
-):
+def test_node_is_connected_once_there_are_threads_again(client, nodes, monkeypatch, eventually, *, agent):
     if agent:
         start = threading.Thread.start
 
@@ -162,7 +117,7 @@ def test_node_is_connected_once_there_are_threads_again(
     assert maintenance.is_alive()
 
 
-def test_client_without_threads_says_so_and_leaves_nothing(nodes, no_more_threads):
+def test_client_without_threads_says_so_and_leaves_nothing(nodes):
     with no_more_threads(), pytest.raises(RuntimeError, match="can't start new thread"):
         Client(nodes.urls, restart_guard=0.0)
 
@@ -198,27 +153,6 @@ def test_first_use_that_was_interrupted_can_be_repeated(nodes, monkeypatch):
         assert in_child(use) == "interrupted interrupted True"
 
 
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_first_use_in_the_child_of_a_fork_keeps_to_its_timeout_although_nodes_hang(client, nodes, promptly):
-    for index in range(2):
-        nodes.pause(index)
-
-    def use():
-        error, seconds = timed(client.get_lock("x").acquire, timeout=0.2)
-        return f"{type(error).__name__} {seconds:.3f}"
-
-    def measure():
-        said, seconds = in_child(use).split()
-        assert said == "QuorumError"
-        return float(seconds)
-
-    try:
-        promptly(measure, within=0.7)
-    finally:
-        for index in range(2):
-            nodes.resume(index)
-
-
 def test_first_try_that_does_not_wait_succeeds_with_nodes_far_away(nodes):
     with ExitStack() as stack:
         proxies = [stack.enter_context(FaultProxy(port)) for port in nodes.ports]
@@ -230,21 +164,8 @@ def test_first_try_that_does_not_wait_succeeds_with_nodes_far_away(nodes):
         lock.release()
 
 
-class Password(CredentialProvider):
-    """The application's provider, which fails the first times."""
-
-    def __init__(self):
-        self.asked = 0
-
-    def get_credentials(self):
-        self.asked += 1
-        if self.asked <= 2:
-            raise SystemExit("no password")
-        return ("default", "")
-
-
 def test_node_is_tried_again_even_if_the_application_exits_when_asked_for_a_password(nodes, make_client, eventually):
-    password = Password()
+    password = Password(exits=2)
     guarded = redis.Redis.from_url(nodes.urls[0], credential_provider=password)
     client = make_client([guarded, *[redis.Redis.from_url(url) for url in nodes.urls[1:3]]])
     with client.get_lock("x"):
@@ -252,13 +173,10 @@ def test_node_is_tried_again_even_if_the_application_exits_when_asked_for_a_pass
     eventually(lambda: password.asked > 2)
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # is multi-threaded, and forks
-def test_child_closes_client_although_another_thread_was_closing_it_during_the_fork(nodes):
+def test_child_closes_client_although_another_thread_was_closing_it_during_the_fork(client):
     """It ends there, at the latest when the child ends."""
     closing, go_on = threading.Event(), threading.Event()
-    client = Client(nodes.urls, restart_guard=0.0)
-    client.close()
 
     def close():
         with client.runner.life._opening:  # held for an instant, or until the threads of a new client have ended
@@ -268,15 +186,9 @@ def test_child_closes_client_although_another_thread_was_closing_it_during_the_f
     thread = threading.Thread(target=close)
     thread.start()
     assert closing.wait(PATIENCE)
-    child = os.fork()
-    if not child:
-        signals.signal(signals.SIGALRM, signals.SIG_DFL)
-        signals.alarm(10)
-        client.close()
-        os._exit(0)
+    assert in_child(lambda: str(client.close())) == "None"
     go_on.set()
     thread.join()
-    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_exit_closes_all_clients_although_others_are_made_meanwhile(monkeypatch):

@@ -2,7 +2,6 @@
 
 import gc
 import itertools
-import logging
 import signal
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from functools import partial
 
 import pytest
 
-from redsync import ClientClosedError, LeaseLostError, NotOwnedError, QuorumError, ReentrantCallError
+from redsync import ClientClosedError, LeaseLostError, NotOwnedError, ReentrantCallError
 from redsync._core.keys import wake_channel
 from redsync._drivers.link_sets import LinkSet
 from tests.support.injection import alarm, inject
@@ -93,20 +92,48 @@ def stepping(client):
 # At every point of a handler's call.
 
 
-def test_release_in_a_handler_at_any_point_takes_effect(at_any_point, client, raw, eventually):
-    """At once, or a moment later."""
+def release(client, point, hold):
+    hold.release()
+
+
+def acquire(client, point, hold):
+    lock = client.get_lock(f"other {point}")
+    try:
+        assert lock.acquire(timeout=20)
+    except ReentrantCallError:
+        return ReentrantCallError
+    lock.release()
+    return None
+
+
+def query(client, point, hold):
+    assert len(client.nodes()) == 3
+    assert client.get_lock(f"x {point}").hold_count() <= 1
+
+
+@pytest.mark.parametrize("handler", [release, acquire, query])
+def test_call_in_a_handler_at_any_point_neither_waits_nor_leaves_anything(
+    at_any_point, client, raw, eventually, handler
+):
+    """A release takes effect at once, or a moment later; an acquire is performed or refused; a query is answered."""
 
     def prepare(point):
-        lock, mutex = client.get_lock(f"x {point}"), client.get_mutex(f"other {point}")
+        lock, mutex = client.get_lock(f"x {point}"), client.get_mutex(f"mutex {point}")
         hold = mutex.__enter__()
 
         def use():
             assert lock.acquire(timeout=20)
             lock.release()
 
-        return use, hold.release, lambda: eventually(lambda: mutex and not held(raw))
+        def check():
+            if handler is not release:
+                mutex.release()
+            eventually(lambda: not held(raw))
 
-    at_any_point(prepare)
+        return use, partial(handler, client, point, hold), check
+
+    refused, points = at_any_point(prepare)
+    assert (0 < refused < points) == (handler is acquire)
 
 
 def test_release_in_a_handler_that_interrupts_the_pool_does_not_wait_for_the_maintenance(client, raw, eventually):
@@ -125,45 +152,6 @@ def test_release_in_a_handler_that_interrupts_the_pool_does_not_wait_for_the_mai
     aside(release)
     eventually(lambda: not held(raw))
     life.pool.give_back(lent)
-
-
-def test_acquire_in_a_handler_at_any_point_is_performed_or_refused(at_any_point, client, raw, eventually):
-    def prepare(point):
-        lock, other = client.get_lock(f"x {point}"), client.get_lock(f"other {point}")
-
-        def use():
-            assert lock.acquire(timeout=20)
-            lock.release()
-
-        def handler():
-            try:
-                assert other.acquire(timeout=20)
-            except ReentrantCallError:
-                return ReentrantCallError
-            other.release()
-            return None
-
-        return use, handler, lambda: eventually(lambda: not held(raw))
-
-    refused, points = at_any_point(prepare)
-    assert 0 < refused < points
-
-
-def test_query_in_a_handler_at_any_point_is_answered(at_any_point, client):
-    def prepare(point):
-        lock = client.get_lock(f"x {point}")
-
-        def use():
-            assert lock.acquire(timeout=20)
-            lock.release()
-
-        def handler():
-            assert len(client.nodes()) == 3
-            assert lock.hold_count() <= 1
-
-        return use, handler, lambda: None
-
-    at_any_point(prepare)
 
 
 @pytest.mark.sweep
@@ -249,22 +237,6 @@ def test_handler_uses_the_client_while_its_thread_waits_for_a_lock(client, make_
     client.get_lock("x").release()
 
 
-def test_handler_that_waits_is_served(client, make_lasting):
-    """Its wake-up comes, and the interrupted wait continues."""
-    other = make_lasting()
-    first, second = other.get_mutex("first"), other.get_mutex("second")
-    first.acquire()
-    second.acquire()
-
-    def handler():
-        threading.Timer(0.1, second.release).start()
-        with client.get_mutex("second", timeout=PATIENCE):
-            first.release()
-
-    with alarm(handler), client.get_mutex("first", timeout=PATIENCE) as hold:
-        hold.check()
-
-
 def test_close_by_a_handler_in_a_sleeping_thread_releases_all_holds(client, make_lasting, raw, eventually):
     """By the time `close` returns; the interrupted call rolls back its own request when it continues."""
     blocker = make_lasting().get_lock("x")
@@ -305,9 +277,6 @@ def test_call_whose_client_a_handler_closed_still_gives_up_what_it_asked_for(cli
 PROGRAM = """
 import signal, sys
 from redsync import Client
-from redsync._drivers.link_sets import LinkSet
-from tests.support.injection import alarm, inject
-from tests.support.leftovers import claims
 
 client = Client(sys.argv[1:], lease=600, restart_guard=0)
 kept, lock = client.get_lock("kept"), client.get_lock("x")
@@ -386,22 +355,12 @@ def test_object_that_releases_a_lock_when_collected_blocks_no_thread(client, raw
 # Callbacks.
 
 
-@pytest.fixture
-def lose(raw):
-    """Return a function that acquires a lock with a callback, and makes it lose its hold."""
-
-    def lose(client, on_lost, name="x"):
-        client.get_lock(name, on_lost=on_lost).acquire()
-        for node in raw:
-            node.delete(f"redsync:{name}")
-
-    return lose
-
-
-def test_callback_may_close_the_client(make_lasting, raw, lose, caplog, eventually):
+def test_callback_may_close_the_client(make_lasting, raw, caplog, eventually):
     client = make_lasting(lease=1.0)
     client.get_lock("other").acquire()
-    lose(client, lambda hold: client.close())
+    client.get_lock("x", on_lost=lambda hold: client.close()).acquire()
+    for node in raw:
+        node.delete("redsync:x")
     thread = client.runner.life.maintenance._thread
     eventually(lambda: not thread.is_alive())
     assert held(raw) == []
@@ -409,47 +368,3 @@ def test_callback_may_close_the_client(make_lasting, raw, lose, caplog, eventual
     with pytest.raises(ClientClosedError):
         client.get_lock("y").acquire()
     client.close()
-
-
-def test_callback_that_exits_in_the_callers_thread_ends_that_thread(make_lasting, lose):
-    """Like any function that the thread calls."""
-    client = make_lasting(lease=60.0)
-
-    def work():
-        lose(client, lambda hold: sys.exit(1))
-        with suppress(LeaseLostError, QuorumError):
-            client.get_lock("x").extend()
-
-    with pytest.raises(SystemExit):
-        aside(work)
-
-
-def test_callback_uses_the_client(make_lasting, lose, eventually):
-    client, done = make_lasting(lease=1.0), []
-
-    def on_lost(hold):
-        with client.get_lock("y", timeout=5.0) as other:
-            other.check()
-        done.append(hold)
-
-    lose(client, on_lost)
-    eventually(lambda: done)
-
-
-def test_log_handler_of_a_nodes_failure_may_use_the_client(client, nodes, eventually):
-    done = []
-
-    class Handler(logging.Handler):
-        def emit(self, record):
-            done.append(client.get_lock("log").acquire(timeout=5.0))
-            client.get_lock("log").release()
-
-    handler, log = Handler(), logging.getLogger("redsync.node")
-    log.addHandler(handler)
-    try:
-        nodes.kill(0)
-        eventually(lambda: done)
-    finally:
-        log.removeHandler(handler)
-        nodes.restart(0)
-    assert done[0]

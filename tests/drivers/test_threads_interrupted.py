@@ -5,7 +5,6 @@ and nothing stays on the nodes. The clients' lease is a minute, so any leftover 
 long as it is in a table.
 """
 
-import asyncio
 import gc
 import random
 import threading
@@ -26,7 +25,6 @@ from redsync import (
 )
 from redsync._core.effects import Wait, wait
 from redsync._drivers import threads
-from redsync._drivers.aio import running_loop
 from redsync._drivers.environment import clock
 from redsync._drivers.threads import Call
 from tests.support.injection import Interruption, alarm, inject
@@ -114,6 +112,11 @@ def enter_and_leave(lock):
         pass
 
 
+def leave_with_an_error(lock):
+    with suppress(KeyError), lock:
+        raise KeyError("the body's own")
+
+
 def is_free(lock):
     """Check that the same object is usable again, and knows no earlier `with`."""
     if lock.hold_count():
@@ -123,21 +126,10 @@ def is_free(lock):
     return "the next `with` did not release it" if lock.hold_count() else None
 
 
-def test_interrupted_acquire_holds_nothing(interrupt, client, make_lock):
-    interrupt([client], make_lock, lambda lock: lock.acquire(timeout=PATIENCE), is_free)
-
-
+@pytest.mark.parametrize("act", [enter_and_leave, leave_with_an_error])
 @MANY
-def test_interrupted_with_holds_nothing(interrupt, client, make_lock):
-    interrupt([client], make_lock, enter_and_leave, is_free)
-
-
-def test_with_interrupted_while_an_error_propagates_holds_nothing(interrupt, client, make_lock):
-    def fail(lock):
-        with suppress(KeyError), lock:
-            raise KeyError("the body's own")
-
-    interrupt([client], make_lock, fail, is_free)
+def test_interrupted_with_holds_nothing(interrupt, client, make_lock, act):
+    interrupt([client], make_lock, act, is_free)
 
 
 def test_interrupted_release_has_released_or_can_be_repeated(interrupt, client, make_lock):
@@ -192,46 +184,42 @@ def test_interruption_inside_a_with_leaves_the_hold(interrupt, client, act, most
 # Several at once.
 
 
-def test_interrupted_with_of_a_permit_has_released_it(interrupt, client):
-    semaphore = client.get_semaphore("x", 3)
+def use_permit(semaphore):
+    permit = semaphore.acquire(timeout=PATIENCE, n=2)
+    try:
+        with permit:
+            permit.check()
+    finally:
+        with suppress(NotOwnedError):  # The `with` has released it, if it began.
+            permit.release()
 
-    def use_permit(_):
-        permit = semaphore.acquire(timeout=PATIENCE, n=2)
-        try:
-            with permit:
-                permit.check()
-        finally:
-            with suppress(NotOwnedError):  # The `with` has released it, if it began.
-                permit.release()
 
-    def all_are_free(_):
+def use_permits(semaphore):
+    with semaphore:
+        assert semaphore.acquire(timeout=PATIENCE, n=2)
+        semaphore.release(2)
+
+
+def release_permits(semaphore):
+    with suppress(OverReleaseError):  # The interruption came before the acquisition, or after the release.
+        semaphore.release(2)
+
+
+@pytest.mark.parametrize(
+    ("act", "after"),
+    [(use_permit, lambda semaphore: None), (use_permits, release_permits)],
+    ids=["permit", "semaphore"],
+)
+def test_interrupted_use_of_a_semaphore_leaves_no_permit(interrupt, client, act, after):
+    def all_are_free(semaphore):
+        after(semaphore)
         permit = semaphore.acquire(timeout=PATIENCE, n=3)
         if not permit:
             return "permits are gone"
         permit.release()
         return None
 
-    interrupt([client], lambda point: None, use_permit, all_are_free)
-
-
-def test_interrupted_semaphore_leaves_no_permit(interrupt, client):
-    def begin(point):
-        return client.get_semaphore(f"x {point}", 3)
-
-    def acquire_and_release(semaphore):
-        with semaphore:
-            assert semaphore.acquire(timeout=PATIENCE, n=2)
-            try:
-                pass
-            finally:
-                semaphore.release(2)
-
-    def released(semaphore):
-        with suppress(OverReleaseError):
-            semaphore.release(2)
-        return None if semaphore.acquire(timeout=PATIENCE, n=3) else "permits are gone", semaphore.release(3)
-
-    interrupt([client], begin, acquire_and_release, lambda semaphore: released(semaphore)[0])
+    interrupt([client], lambda point: client.get_semaphore(f"x {point}", 3), act, all_are_free)
 
 
 @pytest.fixture
@@ -307,30 +295,6 @@ def test_interrupted_release_of_a_multi_lock_has_released_all_or_none(interrupt,
         return all_are_free(multi)
 
     interrupt(clients, acquired, lambda multi: multi.release(), released)
-
-
-def test_interrupted_release_of_a_multi_lock_that_lost_one_releases_the_others(interrupt, clients, raw):
-    first, second = clients
-
-    def lost_one(point):
-        multi = first.get_multi_lock(first.get_lock(f"a{point}"), second.get_lock(f"b{point}"))
-        assert multi.acquire(timeout=PATIENCE)
-        for node in raw:
-            node.delete(f"redsync:a{point}")
-        with suppress(LeaseLostError):
-            multi._locks[0].extend()
-        return multi
-
-    def release(multi):
-        with suppress(LeaseLostError):
-            multi.release()
-
-    def released(multi):
-        if any(lock.hold_count() for lock in multi._locks):
-            release(multi)
-        return all_are_free(multi)
-
-    interrupt(clients, lost_one, release, released)
 
 
 # The client.
@@ -428,23 +392,6 @@ def test_error_of_a_signal_handler_propagates_and_is_no_failure_of_a_node(nodes,
             assert become(raw, []) is None
     assert swallowed == []
     assert downs == []
-
-
-def test_error_that_looks_like_the_answer_to_a_question_propagates(client, monkeypatch):
-    """It is a RuntimeError, as is the answer that no loop runs in this thread, or that it does not have the guard."""
-
-    def strike():
-        raise KINDS["LeaseLostError"]()  # noqa: RSE102
-
-    monkeypatch.setattr(asyncio, "current_task", strike)
-    with pytest.raises(LeaseLostError):
-        client.runner.task()
-    monkeypatch.setattr(asyncio, "get_running_loop", strike)
-    with pytest.raises(LeaseLostError):
-        running_loop()
-    monkeypatch.setattr(client.runner.life._has_mutex, "notify", strike)
-    with pytest.raises(LeaseLostError):
-        client.runner.life.has_mutex()
 
 
 def test_error_that_looks_like_the_end_of_a_protocol_propagates(client):

@@ -9,8 +9,6 @@ from functools import partial
 import pytest
 
 from redsync import QuorumError, RedsyncError, ReentrantCallError
-from redsync._core.effects import Broadcast, Tell
-from redsync._core.scripts import Command
 from redsync._drivers.link_sets import LinkSet
 from redsync._drivers.threads import Call
 from tests.support.forks import in_child
@@ -46,25 +44,6 @@ def all_sets_lent(client):
 # The limit.
 
 
-def test_nested_locks_of_many_threads_do_not_deadlock_on_one_set(narrow, make_worker):
-    """A thread has a set only during a round: not while it holds a lock, waits for one, or runs the application."""
-    inside = []
-
-    def work(number):
-        for _ in range(10):
-            with narrow.get_lock(f"outer {number % 2}", timeout=PATIENCE), narrow.get_lock("inner", timeout=PATIENCE):
-                inside.append(number)
-                assert narrow.get_semaphore("permits", 2).acquire(timeout=PATIENCE)
-                narrow.get_semaphore("permits", 2).release()
-                assert len(inside) == 1
-                inside.pop()
-
-    threads = [make_worker().start(work, number) for number in range(5)]
-    for thread in threads:
-        thread.result(3 * PATIENCE)
-    assert len(narrow.runner.life.pool) == 1
-
-
 def test_call_that_finds_all_sets_in_use_goes_over_the_connections_of_the_maintenance(narrow, raw):
     with all_sets_lent(narrow):
         lock = narrow.get_lock("x")
@@ -87,23 +66,6 @@ def test_call_that_finds_all_sets_in_use_keeps_to_its_timeout_although_nodes_han
     assert isinstance(error, QuorumError)
     assert 0.4 < seconds < PATIENCE
     eventually(lambda: not any(claims(node) for node in raw))
-
-
-def test_call_over_the_connections_of_the_maintenance_can_be_interrupted(narrow, nodes, raw, eventually):
-    def strike():
-        raise Interruption
-
-    for index in range(2):
-        nodes.pause(index)
-    try:
-        with all_sets_lent(narrow), alarm(strike), pytest.raises(Interruption):
-            narrow.get_lock("x").acquire(timeout=PATIENCE)
-    finally:
-        for index in range(2):
-            nodes.resume(index)
-    eventually(lambda: not any(claims(node) for node in raw))
-    assert narrow.get_lock("x").acquire(timeout=PATIENCE)
-    narrow.get_lock("x").release()
 
 
 def test_rollback_follows_a_command_that_the_maintenance_has_yet_to_send(narrow, raw, eventually):
@@ -189,24 +151,6 @@ def test_wake_up_waits_for_no_set(narrow, make_lasting, other, eventually):
     assert not narrow.runner.life.wakeups._mailboxes, "the call has ended its subscription"
 
 
-def test_handler_that_interrupts_a_round_borrows_another_set(make_lasting, monkeypatch):
-    client, wait, used = make_lasting(), LinkSet.wait, []
-    connect_set(client, 2)
-
-    def interrupted(link_set, *args):
-        used.append(link_set)
-        if len(used) == 1:
-            with client.get_lock("other", timeout=PATIENCE) as hold:
-                hold.check()
-        return wait(link_set, *args)
-
-    monkeypatch.setattr(LinkSet, "wait", interrupted)
-    with client.get_lock("x", timeout=PATIENCE) as hold:
-        hold.check()
-    assert len(used) > 2
-    assert used[0] is not used[1]
-
-
 # Order between sets.
 
 
@@ -251,25 +195,6 @@ def test_rollback_after_an_interruption_is_left_to_the_maintenance(make_lasting,
     eventually(lambda: not any(node.former for node in client.runner.nodes))
 
 
-def test_set_whose_return_is_interrupted_is_thrown_away(make_lasting, eventually):
-    client = make_lasting()
-    connect_set(client)
-    call, struck = Call(client.runner.life), []
-    client.runner.life.pool.borrow(call.sets)
-    (link_set,) = call.sets
-
-    class Struck(set):
-        def clear(self):
-            struck.append(link_set)
-            raise Interruption
-
-    link_set.owners = Struck()
-    with pytest.raises(Interruption):
-        call.give_back()
-    assert call.sets == []
-    eventually(lambda: link_set.closed)
-
-
 # Processes and clocks.
 
 
@@ -291,47 +216,6 @@ def test_child_of_a_fork_whose_hook_did_not_run_has_its_own_identity_too(make_la
     assert in_child(use) == "False False True"
     assert lock.owned()
     lock.release()
-
-
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_sets_made_in_the_child_of_a_fork_are_none_of_its_parents(make_lasting):
-    """A handler that forks within a call: the child's copy of the call must not act for the parent."""
-    client = make_lasting()
-    connect_set(client)
-    life = client.runner.life
-
-    def borrow():
-        said = []
-        for act in (lambda: life.pool.borrow([]), life.require_process):
-            life.pool._free.clear()
-            try:
-                act()
-            except Exception as error:
-                said.append(type(error).__name__)
-        return " ".join(said)
-
-    assert in_child(borrow) == "ClientClosedError ClientClosedError"
-
-
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
-def test_child_of_a_fork_performs_no_effect_of_its_parents_calls(make_lasting, make_script, monkeypatch):
-    """Even if no hook ran after the fork: no thread would carry what it posts."""
-    client = make_lasting()
-    runner, life = client.runner, client.runner.life
-    command = Command(make_script("echo", "return ARGV[1]"), (b"k",), (b"1",))
-    monkeypatch.setattr(runner, "close_copies", lambda: None)
-
-    def perform():
-        said = []
-        for effect in (Tell(command, None), Broadcast(command, None, bool, 1.0)):
-            life.pool._free.clear()
-            try:
-                runner._perform(effect, Call(life))
-            except Exception as error:
-                said.append(type(error).__name__)
-        return f"{said} {[action for action in life.maintenance._inbox if action != life.maintenance.end_torn]}"
-
-    assert in_child(perform) == "['ClientClosedError', 'ClientClosedError'] []"
 
 
 @pytest.mark.asyncio_too

@@ -47,29 +47,23 @@ def sleep(waits, *meanwhile):
 # Counting.
 
 
-def test_wait_for_nodes_counts_signals_and_reports_hand_overs_separately(wakeups):
+@pytest.mark.parametrize(
+    ("waits_for", "signals", "came"),
+    [
+        (b"7", [(0b001, b"7"), (0b010, b"0"), (0b100, b"7")], (3, 0b101)),
+        (b"7", [(0b010, b"0"), (0b010, b"7")], (1, 0b010)),
+        # The claim of an earlier attempt was rolled back since: its hand-over is only a wake-up.
+        *((b"7", [(0b001, ask_id)], (1, 0)) for ask_id in (b"0", b"6", b"77", b"")),
+        *((b"", [(0b001, ask_id)], (1, 0)) for ask_id in (b"0", b"7")),
+    ],
+)
+def test_wait_for_nodes_counts_each_node_once_and_reports_hand_overs_of_its_ask(wakeups, waits_for, signals, came):
     def all_signal():
-        for bit, ask_id in [(0b001, b"7"), (0b010, b"0"), (0b100, b"7")]:
+        for bit, ask_id in signals:
             say(wakeups, bit, ask_id)
 
-    assert sleep(wakeups.wait_for_nodes(KEY, UNTIL, 3, GRACE, b"7"), all_signal) == ([UNTIL], (3, 0b101))
-
-
-@pytest.mark.parametrize(
-    ("waits_for", "ask_id"), [*((b"7", ask_id) for ask_id in (b"0", b"6", b"77", b"")), (b"", b"0"), (b"", b"7")]
-)
-def test_wait_for_nodes_takes_a_signal_with_another_ask_id_as_a_plain_wake_up(wakeups, waits_for, ask_id):
-    """The claim of an earlier attempt was rolled back since: its hand-over is only a wake-up. So it is without one."""
-    waits = wakeups.wait_for_nodes(KEY, UNTIL, 1, GRACE, *filter(None, [waits_for]))
-    assert sleep(waits, lambda: say(wakeups, 0b1, ask_id)) == ([UNTIL], (1, 0))
-
-
-def test_wait_for_nodes_counts_a_node_once_that_first_wakes_and_then_hands_over(wakeups):
-    def signal_twice():
-        say(wakeups, 0b10, b"0")
-        say(wakeups, 0b10, b"7")
-
-    assert sleep(wakeups.wait_for_nodes(KEY, UNTIL, 2, GRACE, b"7"), signal_twice)[1] == (1, 0b10)
+    waits = wakeups.wait_for_nodes(KEY, UNTIL, came[0], GRACE, *filter(None, [waits_for]))
+    assert sleep(waits, all_signal) == ([UNTIL], came)
 
 
 def test_hand_over_counts_only_from_nodes_that_remember_long_enough(wakeups):

@@ -1,7 +1,5 @@
 """Following a master from server to server, for threads: real servers, Sentinels that answer as the test wants."""
 
-import os
-import threading
 import time
 
 import pytest
@@ -9,6 +7,7 @@ import redis
 
 from redsync import Client, ConfigurationError, QuorumError
 from redsync._core.memory import BIRTH_KEY
+from tests.drivers.conftest import Password
 from tests.support.sentinels import FakeSentinels
 
 LEASE = 0.6
@@ -103,40 +102,10 @@ def test_replica_given_as_a_node_tells_what_to_do(servers):
 
 
 def test_sentinel_is_asked_again_even_if_the_application_exits_when_asked_for_a_password(sentinels, eventually):
-    class Password(redis.CredentialProvider):
-        asked = 0
-
-        def get_credentials(self):
-            self.asked += 1
-            if self.asked <= 3:
-                raise SystemExit("no password")
-            return ("default", "secret")
-
-    password = Password()
+    password = Password(exits=3)
     group = redis.Sentinel(
         [("127.0.0.1", port) for port in sentinels.ports], sentinel_kwargs={"credential_provider": password}
     )
     with Client(group.master_for("mymaster"), lease=LEASE, node_timeout=1.0) as client:
         eventually(lambda: client.nodes()[0].server)
     assert password.asked > 3
-
-
-def test_closed_client_asks_no_sentinel(sentinels, servers, eventually):
-    with Client(sentinels.url, lease=LEASE, node_timeout=1.0):
-        watching = [thread for thread in threading.enumerate() if thread.name.startswith("redsync-watch-")]
-        assert len(watching) == 3
-    eventually(lambda: not any(thread.is_alive() for thread in watching))
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
-def test_forked_child_asks_for_itself(client, sentinels, servers):
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            if client.get_lock("of the child").acquire(timeout=20) and client.nodes()[0].epoch == 1:
-                status = 0
-        finally:
-            os._exit(status)
-    assert os.waitpid(child, 0)[1] == 0
-    assert client.get_lock("of the parent").acquire(timeout=20)
