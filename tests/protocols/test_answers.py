@@ -79,7 +79,12 @@ PROTOCOLS = {
     "forced release": lambda toy: force_release(toy.session, LOCK, "x", toy.keys, toy.owner),
     "latch": lambda toy: count_left(toy.session, Latch("x", KEYS, 60.0), toy.owner, toy.now),
 }
-FURTHER = {"fenced lock": (1, 2, -1, -2, [1, 7], [2, 7], 7.0), "semaphore": ([b"1,2", b""], [b"1"]), "latch": (1,)}
+FURTHER = {
+    "extension": ([7], [2.0], [2, 2]),
+    "fenced lock": (1, 2, -1, -2, [1, 7], [2, 7], 7.0),
+    "semaphore": ([b"1,2", b""], [b"1"]),
+    "latch": (1,),
+}
 """Replies that other protocols take for answers."""
 GENUINE = {"latch": ([5, 7], [1, 2, 3])}
 """Generation, size, and since when the node remembers."""
