@@ -28,6 +28,7 @@ from redsync._protocols.latch import Latch, count_left
 from redsync._protocols.lock import LOCK
 from redsync._protocols.renewal import extend
 from redsync._protocols.semaphore import available
+from redsync._protocols.shrinking import MOST_BYTES
 from redsync._protocols.surveys import force_release, is_held
 from redsync.exceptions import KeyTypeError, QuorumError
 from tests.protocols.conftest import GARBAGE
@@ -82,7 +83,11 @@ PROTOCOLS = {
 FURTHER = {
     "extension": ([7], [2.0], [2, 2]),
     "fenced lock": (1, 2, -1, -2, [1, 7], [2, 7], 7.0),
-    "semaphore": ([b"1,2", b""], [b"1"]),
+    "semaphore": (
+        *(1, 2, b"3,0", [b"1,2", b""], [b"1"], [b"3,0"], [b"3,0", b"\xf0"], [b"3", bytes(MOST_BYTES + 1)]),
+        *([20, b"full", 7, 3], [20, b"full", 7, 3, b"", 8], [20, b"full", 7, 3, 7]),
+        *([-1, b"limit", 0, 0, told] for told in (b"x", b"", 7, b"1 10001")),
+    ),
     "latch": (1,),
 }
 """Replies that other protocols take for answers."""

@@ -1,7 +1,6 @@
 """A whole lock and its claim: the ask, split rounds, and errors that rule it out."""
 
 import gc
-import math
 import weakref
 from functools import partial
 
@@ -63,22 +62,6 @@ def test_released_hold_is_freed_without_the_garbage_collector(toy, kind, claims,
         assert freed() is None
     finally:
         gc.enable()
-
-
-def test_acquire_with_a_lease_is_not_renewed(toy):
-    state = toy.take(lease=2.0)
-    assert toy.asked[0].command.args[2] == 2_000
-    assert toy.asked[0].timeout == pytest.approx(0.1)
-    assert state.renew_at == math.inf
-    assert not state.renewed
-    assert state.valid_until == pytest.approx(1000.0 + 2.0 - 0.022)
-
-
-@pytest.mark.parametrize(("max_hold", "valid_until"), [(5.0, 1005.0), (300.0, 1000.0 + LEASE - DRIFT)])
-def test_max_hold_ends_the_hold_and_never_lengthens_the_lease(toy, max_hold, valid_until):
-    state = toy.take(max_hold=max_hold)
-    assert state.ends_at == pytest.approx(1000.0 + max_hold)
-    assert state.valid_until == pytest.approx(valid_until)
 
 
 # Split votes.

@@ -1,11 +1,8 @@
 """A lock that is handed over at its release: the waiter has it once a quorum says so, without another round."""
 
-from functools import partial
-
 import pytest
 
 from redsync._core.keys import LockKeys
-from redsync._protocols.fenced_lock import FENCED_LOCK, Fence, FencedClaim
 from redsync._protocols.holding import release
 from redsync._protocols.lock import FAIR_LOCK, LOCK
 from redsync._protocols.mutex import MUTEX
@@ -291,18 +288,3 @@ def test_waiter_that_needs_more_than_the_claim_asks_once_more_and_finds_it(make_
     assert toy.commands[0].args[4] == min(3_000, timing.get("lease", 30.0) * 1000)
     assert (state.claim, state.count) == (toy.owner.claim(1), fields.get("holds", 1))
     assert state.valid_until == pytest.approx(toy.tallies[-1].sent_at + state.lease, rel=1e-3)
-
-
-def test_waiter_for_a_fenced_lock_asks_once_more_for_its_token(toy):
-    fence = Fence(toy.keys)
-    state = toy.acquire(
-        ("ask fenced_lock_acquire for a place", busy(toy)),
-        (SLEEP, toy.slept(0.2, handed=ALL)),
-        ("ask fenced_lock_acquire for a place", toy.all_say(-7)),
-        kind=FENCED_LOCK,
-        claims=partial(FencedClaim, fence=fence),
-        crowded=True,
-        lease=5.0,
-    )
-    assert ask_ids(toy) == [b"1+5000", b"2+5000"]
-    assert state.fencing_token == 7

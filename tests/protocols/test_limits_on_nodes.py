@@ -124,27 +124,6 @@ def test_limit_lowered_after_the_grants_outlives_a_rolling_restart(world):
     assert [bool(Program(world).take()) for _ in range(2)] == [True, False]
 
 
-def test_later_resize_is_not_undone_by_an_object_that_remembers_an_earlier_one(world):
-    old = Program(world)
-    old.resize(9)
-    for store in world.stores:
-        store.flush()
-    world.now += 0.02
-    Program(world).resize(2)
-    old.take()
-    assert limits(world) == [2, 2, 2]
-    assert old.pool.limit.permits == 2
-
-
-def test_resize_back_restores_the_programs_number(world):
-    running = Program(world)
-    running.resize(2)
-    Program(world).resize(10)
-    assert running.take()
-    assert running.pool.limit.permits == 10
-    assert limits(world) == [10, 10, 10]
-
-
 # Clocks that differ.
 
 

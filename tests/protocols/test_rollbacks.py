@@ -107,27 +107,6 @@ def test_rollback_is_also_owed_to_nodes_that_did_not_answer(toy):
     assert toy.told[0].deliver_to == 0b01111
 
 
-def test_acquire_remembers_which_nodes_may_keep_the_claim(toy):
-    state = toy.acquire(
-        ("ask lock_acquire", toy.answers(NEW, "down", "down", "down", "down", sent=0b00011)),
-        "tell lock_abandon",
-        ("wait", toy.slept()),
-        ("ask lock_acquire", toy.answers(NEW, NEW, NEW, "down", "down", sent=0b00111)),
-    )
-    assert state.may_keep == 0b00111
-
-
-def test_acquire_records_success_on_its_outcome_and_nothing_else(toy):
-    busy_then_won = [
-        ("ask lock_acquire", busy(toy)),
-        ("ask lock_acquire for a place", toy.all_say(NEW, meanwhile=lambda: noted.append(toy.requested.state))),
-    ]
-    noted = []
-    state = toy.acquire(*busy_then_won)
-    assert noted == [None]
-    assert toy.requested.state is state
-
-
 # Interruptions.
 
 
