@@ -388,11 +388,6 @@ class Toy:
         return [effect for effect in self.effects if isinstance(effect, Wait)]
 
     @property
-    def woken_at(self):
-        """When each of them ends without a wake-up."""
-        return [wait.until for wait in self.waits]
-
-    @property
     def events(self):
         """The events so far."""
         return [effect.event for effect in self.effects if isinstance(effect, Notify)]

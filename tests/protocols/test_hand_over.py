@@ -251,17 +251,6 @@ def test_hand_over_after_a_rollback_does_not_count(toy, replies):
     assert state.valid_until == pytest.approx(toy.tallies[-1].sent_at + LEASE - DRIFT)
 
 
-def test_hand_over_in_an_outage_does_not_count(toy):
-    toy.acquire(
-        (ASK, toy.answers(held(), held(), "down", "down", "down", sent=0b00011)),
-        "tell lock_abandon, leave",
-        ("wait", toy.slept(0.001, handed=ALL)),
-        ("ask lock_acquire", won(toy)),
-        crowded=True,
-    )
-    assert [(wait.key, wait.ask_id) for wait in toy.waits] == [(None, None)]
-
-
 def test_waiter_takes_over_after_the_next_ask_that_is_not_rolled_back(toy):
     state = toy.acquire(
         (ASK, toy.answers(held(), held(), held(), held(), NEW)),

@@ -242,13 +242,6 @@ def test_lose_ends_a_hold_once_on_all_nodes_and_reports_it(toy):
     assert state.lost == "a reason"
 
 
-def test_lose_leaves_a_released_hold_alone(toy):
-    state = toy.take()
-    toy.give_back(state)
-    toy.play(lose(state, "a reason"))
-    assert state.lost is None
-
-
 def test_loss_is_reported_even_after_an_interruption(make_toy):
     """A loss is loud: once `lost` is set, nothing else would report it."""
     for at, cleanup in [(0, ["signal", "notify HoldLost"]), (1, ["notify HoldLost"])]:
@@ -270,14 +263,6 @@ def test_wait_end_sleeps_until_the_validity_is_over_and_reports_the_loss(toy):
     assert toy.waits[0].until == end
     assert toy.waits[0].key == state.end_key
     assert state.lost
-    assert state.end_waiters == 0
-
-
-def test_wait_end_returns_at_its_timeout(toy):
-    state = toy.take()
-    toy.play(sleep(toy, state, 0.5), ("wait for end", toy.slept()))
-    assert toy.now == pytest.approx(1000.501)
-    assert state.lost is None
     assert state.end_waiters == 0
 
 
@@ -346,14 +331,6 @@ def test_wait_end_interrupted_leaves_no_watcher(toy):
     toy.interrupt(sleep(toy, state), [("wait for end", toy.slept())], 0)
     assert state.end_waiters == 0
     toy.give_back(state)
-
-
-def test_all_sleepers_are_woken_by_one_signal(toy):
-    state = toy.take()
-    for _ in range(3):
-        toy.start(sleep(toy, state))
-    assert state.end_waiters == 3
-    toy.play(lose(state, "a reason"), "tell lock_abandon, leave", "signal", "notify HoldLost")
 
 
 # On the wire.

@@ -45,11 +45,6 @@ def test_acquire_that_tries_once_or_is_ordered_by_nodes_or_is_first_asks_at_once
     assert isinstance(toy.start(toy.acquiring(**fields)), Broadcast)
 
 
-def test_acquire_asks_at_once_while_few_wait(toy, queues):
-    leave(toy, b"0")
-    assert isinstance(toy.start(toy.acquiring()), Broadcast)
-
-
 @pytest.mark.usefixtures("queues")
 def test_acquire_interrupted_before_it_asks_rolls_nothing_back(toy):
     assert toy.interrupt(toy.acquiring(), [WAIT], 0) == ["signal"]

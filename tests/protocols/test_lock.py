@@ -238,29 +238,19 @@ def test_reentry_of_a_hold_released_while_it_paused_leaves_nothing_behind(toy):
     assert cleanup == ["tell lock_abandon"]
 
 
-def test_reentry_of_a_hold_lost_while_it_paused_stops_asking(toy):
+@pytest.mark.parametrize("when", ["while it paused", "while it travelled"])
+def test_reentry_of_a_hold_lost_meanwhile_is_not_won_and_stops_asking(toy, when):
     """Claims made after the loss would have no owner: nothing would renew them or roll them back."""
-    state = toy.take()
-
-    def lose():
-        toy.now = state.valid_until
-        with pytest.raises(LeaseLostError):
-            toy.play(check(state, toy.now), *LOSS)
-
-    steps = acquire(toy.session, toy.request(timeout=None), toy.now)
-    with pytest.raises(LeaseLostError):
-        toy.play(steps, ("ask lock_acquire", without_quorum(toy)), ("wait", toy.slept(meanwhile=lose)))
-
-
-def test_reentry_lost_meanwhile_is_not_won(toy):
     state = toy.take()
 
     def lose():
         with pytest.raises(LeaseLostError):
             toy.play(check(state, state.valid_until), *LOSS)
 
+    paused = ("ask lock_acquire", without_quorum(toy)), ("wait", toy.slept(meanwhile=lose))
+    travelled = [("ask lock_acquire", toy.all_say(OURS, meanwhile=lose))]
     with pytest.raises(LeaseLostError):
-        run_reenter(toy, ("ask lock_acquire", toy.all_say(OURS, meanwhile=lose)))
+        run_reenter(toy, *(paused if when == "while it paused" else travelled), timeout=None)
     assert state.count == 1
     assert not state.valid(toy.now)
 

@@ -55,16 +55,6 @@ def test_possession_outlasts_a_loss_until_the_release(toy, possession):
     assert take(toy, possession).valid(toy.now)
 
 
-def test_objects_have_only_what_they_acquired_themselves(toy, possession):
-    other = Possession()
-    assert (other.state, other.is_held) == (None, False)
-    mine, theirs = take(toy, possession, name="a"), take(toy, other, name="b")
-    toy.give_back(theirs)
-    assert possession.state is mine
-    assert possession.is_held
-    assert not other.is_held
-
-
 # Not reentrant.
 
 

@@ -72,6 +72,13 @@ def test_writer_that_reads_too_has_two_holds(toy):
     assert len(toy.session.holds) == 0
 
 
+def test_writer_that_reads_may_reenter_to_write(toy):
+    writing = take(toy, WRITE)
+    take(toy, READ)
+    toy.play(acquiring(toy, WRITE), ("ask read_write_lock_acquire", toy.all_say(OURS)))
+    assert writing.count == 2
+
+
 def test_readers_and_writers_are_renewed_together(toy):
     take(toy, WRITE)
     take(toy, READ)

@@ -125,12 +125,6 @@ def test_newer_limit_of_a_minority_is_learned_with_the_grant(semaphore):
     assert semaphore.limit.permits == 9
 
 
-def test_start_lies_within_a_limit_that_has_shrunk(semaphore):
-    toy = semaphore.toy
-    semaphore.play((ASK, toy.all_say(other_limit(V1, 2))), (ASK, toy.all_say(got(0))))
-    assert toy.commands[1].args[8:11] == (2, b"", 0)
-
-
 def test_limit_that_a_quorum_contradicts_is_an_error_that_names_both(semaphore):
     toy = semaphore.toy
     answers = toy.answers(other_limit(0, 7), got(2), other_limit(0, 7), other_limit(0, 7), None)

@@ -99,16 +99,6 @@ def test_watchdog_renews_a_hold_that_was_acquired_while_it_slept(toy):
     assert states[0].valid_until == pytest.approx(1010.0 + LEASE - DRIFT)
 
 
-def test_watchdog_reports_several_losses_and_goes_on(toy):
-    gone = [take(toy, "a", lease=2.0), take(toy, "b", lease=2.0)]
-    kept = take(toy, "c")
-    toy.now = 1010.5
-    steps = toy.run_watchdog()
-    assert steps == [*LOSS, *LOSS, "ask lock_renew", "wait"]
-    assert [event.state for event in toy.events] == gone
-    assert kept.valid(toy.now + 25)
-
-
 # Many holds.
 
 
