@@ -391,3 +391,17 @@ def test_interruption_right_after_the_lock_for_setting_was_won_releases_it(world
     began = world.now
     assert bob.set(1)
     assert world.now < began + 1.0
+
+
+def test_setter_whose_lock_has_ended_tells_nodes_nothing(world, ada, monkeypatch):
+    """It was paused: another one may have set the latch meanwhile, for a generation that must stay the latest."""
+
+    def acquire_and_pause(claim, now):
+        hold = yield from acquire_new(claim, now)
+        world.now += 6.0
+        return hold
+
+    monkeypatch.setattr("redsync._protocols.latch.acquire_new", acquire_and_pause)
+    with pytest.raises(QuorumError):
+        ada.set(1)
+    assert told(world, A, B, C) == [LatchState()] * 3

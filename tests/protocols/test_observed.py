@@ -4,18 +4,13 @@ from collections import deque
 
 import pytest
 
-from redsync import HoldOrphaned, NodeChanged, QuorumError
-from redsync._core.observing import (
-    LONG,
-    AcquireEnded,
-    HoldEnded,
-    Observer,
-    ObserverSubscription,
-)
+from redsync import HoldOrphaned, LeaseLostError, NodeChanged, QuorumError
+from redsync._core.observing import LONG, AcquireEnded, HoldEnded, Observer, ObserverSubscription
 from redsync._protocols.answers import EXISTING
-from redsync._protocols.holding import give_back, release
+from redsync._protocols.holding import give_back, lose, release
 from redsync._protocols.lock import acquire
 from redsync._protocols.observed import observed
+from tests.support.toy_replies import LOSS, SPLIT, busy
 
 NEW = 1
 
@@ -60,6 +55,24 @@ def test_observed_acquire_that_fails_reports_it_and_raises(toy):
         toy.play(steps, ("ask lock_acquire", toy.all_say(None)), "tell lock_abandon", "notify AcquireEnded")
     (ended,) = toy.events
     assert (ended.outcome, ended.hold, ended.error) == ("no_quorum", None, "QuorumError")
+
+
+def test_record_of_a_wait_tells_what_happened_in_it(toy):
+    steps = observed(toy.session, toy.request(), toy.now, acquire, kind="lock")
+    toy.play(
+        steps,
+        ("ask lock_acquire", toy.answers(*SPLIT)),
+        "tell lock_abandon",
+        ("wait", toy.slept()),
+        ("ask lock_acquire for a place", busy(toy)),
+        ("wait for wake-up", toy.slept(0.05, handed=0b11111)),
+        "notify AcquireEnded",
+    )
+    (ended,) = toy.events
+    happened = ["round", "split", "round", "queued", "woken", "handed over"]
+    assert [step.what for step in ended.record.steps] == happened
+    assert (ended.outcome, ended.record.splits, ended.record.hand_overs) == ("won", 1, 1)
+    assert toy.session.waiting == set()
 
 
 @pytest.mark.parametrize("how", ["released", "given back"])
@@ -111,6 +124,11 @@ def test_observers_that_keep_a_released_hold_keep_no_callback_and_so_no_client(t
     state.on_lost.append(print)
     toy.play(release(toy.session, state, toy.now), ("ask lock_release", toy.all_say(1)))
     assert state.on_lost == []
+    lost = toy.take(on_lost=print)
+    toy.play(lose(lost, "a reason"), *LOSS)
+    with pytest.raises(LeaseLostError):
+        toy.play(release(toy.session, lost, toy.now))
+    assert lost.on_lost == [print], "it may have yet to be called"
 
 
 def test_counted_re_entry_is_reported_with_the_drivers_instant(toy):

@@ -126,14 +126,6 @@ def test_renewal_of_an_unrenewed_hold_does_not_begin_to_renew_it(toy):
     assert state.renew_at == math.inf
 
 
-def test_renewal_counts_on_every_node_to_keep_the_claim(toy):
-    """Even on a node that did not get it: the record made before the send stays."""
-    steps = toy.acquiring()
-    state = toy.play(steps, ("ask lock_acquire", toy.answers(1, 1, 1, "down", "down", sent=0b00111)))
-    run_renew(toy, [state], ("ask lock_renew", toy.codes(OURS, OURS, OURS, REPAIRED, "down", sent=0b01111)))
-    assert state.may_keep == toy.session.all_nodes
-
-
 # Renewing and releasing exclude each other.
 
 

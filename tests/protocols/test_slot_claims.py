@@ -96,12 +96,6 @@ def test_slots_chosen_under_a_limit_that_another_thread_finds_changed_are_not_as
     assert toy.commands[-1].args[7:] == (V1, 2, b"", 0), "start and exact slots lie within the new limit"
 
 
-def test_silent_node_is_not_waited_for_when_there_is_no_room(semaphore):
-    toy = semaphore.toy
-    semaphore.play((ASK, toy.answers(full(), full(), full(), None, None, takes=0.001)), ROLLBACK)
-    assert toy.now == pytest.approx(1000.001)
-
-
 def test_foreign_value_is_an_error(semaphore):
     with pytest.raises(KeyTypeError, match="the key of semaphore 'x'"):
         semaphore.play((ASK, semaphore.toy.all_say(0)))

@@ -5,10 +5,8 @@ from contextlib import suppress
 import pytest
 
 from redsync._core.effects import Wait
-from redsync._core.permits import Limit, SlotKeys
-from redsync._protocols.claims import AcquireRequest
-from redsync._protocols.holding import release
-from redsync._protocols.semaphore import SEMAPHORE, acquire
+from redsync._protocols.semaphore import SEMAPHORE
+from tests.protocols import conftest
 from tests.support.slots import ASK, ROLLBACK, ToySemaphore, full, got
 
 
@@ -83,20 +81,17 @@ def test_permit_that_has_heard_too_few_nodes_to_draw_a_ticket_tries_again_soon(m
 
 # Waiters that find no quorum, on virtual nodes.
 
-KEYS = SlotKeys.of(b"redsync:", b"x")
 
-
-class Program:
+class Program(conftest.Program):
     """A client of a semaphore of two permits, one effect at a time; `reach`: the nodes that it reaches."""
 
     def __init__(self, world, reach=(0, 1, 2)):
-        self.world, self.reach = world, reach
-        self.session, self.owner = world.session(restart_guard=0.0)
+        super().__init__(world, 2)
+        self.reach = reach
         self.state = self.effect = None
 
     def ask(self, timeout, n=1):
-        request = AcquireRequest(name="x", kind=SEMAPHORE, keys=KEYS, owner=self.owner, timeout=timeout, holds=n)
-        self.steps = acquire(self.session, request, Limit(2), self.world.now)
+        self.steps = self.asking(n, start=0.5, timeout=timeout)
         self.effect = next(self.steps)
 
     def step(self):
@@ -124,9 +119,6 @@ class Program:
             self.steps.throw(KeyboardInterrupt())
             while True:
                 self.steps.send(None)
-
-    def release(self):
-        self.world.run(release(self.session, self.state, self.world.now))
 
 
 @pytest.fixture
@@ -160,7 +152,7 @@ def test_waiter_keeps_its_turn_although_one_of_its_rounds_finds_no_quorum(world,
     waiter.step()
     waiter.reach = (0, 1, 2)
     waiter.sleep()
-    holder.release()
+    holder.release(holder.state)
     assert Program(world).acquire(0.0) is None
     while waiter.effect is not None:
         waiter.step()
