@@ -25,9 +25,10 @@ from redsync._protocols.answers import (
 from redsync._protocols.fenced_lock import FENCED_LOCK, Fence, FencedClaim
 from redsync._protocols.holding import release
 from redsync._protocols.latch import Latch, count_left
-from redsync._protocols.lock import LOCK
+from redsync._protocols.lock import FAIR_LOCK, LOCK
 from redsync._protocols.renewal import extend
 from redsync._protocols.semaphore import available
+from redsync._protocols.shrinking import MOST_BYTES
 from redsync._protocols.surveys import force_release, is_held
 from redsync.exceptions import KeyTypeError, QuorumError
 from tests.protocols.conftest import GARBAGE
@@ -53,22 +54,9 @@ def test_refusal_names_the_holder_and_the_number_of_waiters():
     assert not Refusal(20, b"a")
 
 
-@pytest.mark.parametrize("read", READERS)
-@pytest.mark.parametrize("reply", [*GARBAGE, 3, True, [20], [20, "a"], [20, b"a", 7, 3, 1], [20, b"a", b"7"]])
-def test_garbage_is_not_an_answer(read, reply):
-    with pytest.raises(ValueError, match="the reply to an acquire"):
-        read(reply)
-
-
-def test_queue_without_tickets_reports_none():
-    with pytest.raises(ValueError, match="the reply to an acquire"):
-        read_by_arrival([20, b"a", 7, 3])
-    with pytest.raises(ValueError, match="the reply to an acquire"):
-        read_by_ticket([20, b"a"])
-
-
 PROTOCOLS = {
     "acquire": lambda toy: toy.acquiring(timeout=0.0),
+    "fair lock": lambda toy: toy.acquiring(timeout=0.0, kind=FAIR_LOCK),
     "re-entry": lambda toy: toy.take() and lock.acquire(toy.session, toy.request(timeout=0.0), toy.now),
     "release": lambda toy: release(toy.session, toy.take(), toy.now),
     "extension": lambda toy: extend(toy.session, toy.take(), None, toy.now),
@@ -79,7 +67,18 @@ PROTOCOLS = {
     "forced release": lambda toy: force_release(toy.session, LOCK, "x", toy.keys, toy.owner),
     "latch": lambda toy: count_left(toy.session, Latch("x", KEYS, 60.0), toy.owner, toy.now),
 }
-FURTHER = {"fenced lock": (1, 2, -1, -2, [1, 7], [2, 7], 7.0), "semaphore": ([b"1,2", b""], [b"1"]), "latch": (1,)}
+FURTHER = {
+    "acquire": (3, [20], [20, "a"], [20, b"a", b"7"], [20, b"a", 7, 3], [20, b"a", 7, 3, 1]),
+    "fair lock": (3, [20], [20, b"a"], [20, "a", 7], [20, b"a", b"7"], [20, b"a", 7, 3, 1]),
+    "extension": ([7], [2.0], [2, 2]),
+    "fenced lock": (1, 2, -1, -2, [1, 7], [2, 7], 7.0),
+    "semaphore": (
+        *(1, 2, b"3,0", [b"1,2", b""], [b"1"], [b"3,0"], [b"3,0", b"\xf0"], [b"3", bytes(MOST_BYTES + 1)]),
+        *([20, b"full", 7, 3], [20, b"full", 7, 3, b"", 8], [20, b"full", 7, 3, 7]),
+        *([-1, b"limit", 0, 0, told] for told in (b"x", b"", 7, b"1 10001")),
+    ),
+    "latch": (1,),
+}
 """Replies that other protocols take for answers."""
 GENUINE = {"latch": ([5, 7], [1, 2, 3])}
 """Generation, size, and since when the node remembers."""

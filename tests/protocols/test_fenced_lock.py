@@ -41,13 +41,6 @@ def test_quorum_that_differs_is_raised_to_its_highest_token(toy, fenced):
     assert state.valid_until == pytest.approx(toy.session.timing.valid_until(toy.tallies[0].sent_at, 30.0))
 
 
-def test_next_acquire_asks_for_more_than_the_latest_token(toy, fenced):
-    state = fenced((ASK, toy.all_say(7)))
-    toy.session.holds.remove(state)
-    fenced((ASK, toy.all_say(8)))
-    assert toy.commands[-1].args[-1] == 7
-
-
 def test_failed_write_back_is_rolled_back_and_raised(toy, fenced):
     with pytest.raises(QuorumError, match="UNCLAIMED"):
         fenced(

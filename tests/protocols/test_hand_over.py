@@ -1,12 +1,8 @@
 """A lock that is handed over at its release: the waiter has it once a quorum says so, without another round."""
 
-from functools import partial
-
 import pytest
 
 from redsync._core.keys import LockKeys
-from redsync._drivers.requests import Mailbox
-from redsync._protocols.fenced_lock import FENCED_LOCK, Fence, FencedClaim
 from redsync._protocols.holding import release
 from redsync._protocols.lock import FAIR_LOCK, LOCK
 from redsync._protocols.mutex import MUTEX
@@ -34,20 +30,24 @@ def ask_ids(toy):
 # Taking over.
 
 
-@pytest.mark.parametrize("kind", [LOCK, MUTEX, FAIR_LOCK], ids=lambda kind: kind.noun)
-def test_lock_that_a_quorum_hands_over_is_held_without_a_further_round(toy, kind):
+KINDS = pytest.mark.parametrize("kind", [LOCK, MUTEX, FAIR_LOCK, READ, WRITE], ids=lambda kind: kind.noun)
+
+
+def handed_kind(toy, kind, **fields):
+    """Get a lock of that kind from a quorum, and return the hold."""
     refused = toy.all_say([20_000, A, 7] if kind is FAIR_LOCK else held())
-    state = toy.acquire(
-        (f"ask {kind.acquire.name} for a place", refused),
-        (SLEEP, toy.slept(0.2, handed=QUORUM)),
-        kind=kind,
-        crowded=True,
-    )
+    script = (f"ask {kind.acquire.name} for a place", refused), (SLEEP, toy.slept(0.2, handed=QUORUM))
+    return toy.acquire(*script, kind=kind, keys=LockKeys.of(b"redsync:", b"x", kind.mode), crowded=True, **fields)
+
+
+@KINDS
+def test_lock_that_a_quorum_hands_over_is_held_without_a_further_round(toy, kind):
+    state = handed_kind(toy, kind, on_lost=print)
     assert state.valid(toy.now)
     assert toy.requested.state is state
     assert list(toy.session.holds) == [state]
-    assert toy.owner.holds[toy.keys.lock] is state
-    assert (state.name, state.kind, state.keys, state.owner) == ("x", kind, toy.keys, toy.owner)
+    assert toy.owner.holds[state.keys.hold] is state
+    assert (state.name, state.kind, state.owner, state.on_lost) == ("x", kind, toy.owner, [print])
     assert (state.count, state.lease, state.live, state.lost) == (1, LEASE, True, None)
     assert toy.alarms == 1, "the watchdog learns that it must renew it"
 
@@ -74,14 +74,6 @@ def test_lock_handed_over_by_too_few_is_won_by_an_ask_with_the_claims_that_they_
     )
     assert state.valid_until == pytest.approx(1000.201 + LEASE - DRIFT), "the nodes keep it for a whole lease"
     assert ask_ids(toy) == [b"1", b"2"]
-
-
-def test_callback_for_the_loss_gets_the_hold_that_was_handed_over(toy):
-    heard = []
-    state = handed(toy, on_lost=heard.append)
-    for callback in state.on_lost:
-        callback(state)
-    assert heard == [state]
 
 
 def test_lock_handed_over_in_the_instant_of_the_deadline_is_held(toy):
@@ -117,12 +109,6 @@ def test_wait_has_the_mark_of_the_latest_ask(toy):
     assert [wait.ask_id for wait in toy.waits] == [b"1", b"2", b"3"]
 
 
-def test_marks_of_one_client_are_never_the_same(toy):
-    for name in "abc":
-        toy.give_back(toy.acquire((ASK, won(toy)), name=name, crowded=True))
-    assert len({*ask_ids(toy)}) == 3
-
-
 # For how long.
 
 
@@ -143,35 +129,26 @@ def test_hand_over_is_believed_no_longer_than_the_places_of_the_latest_ask(make_
     assert toy.commands[-1].args[4] == KEPT * 1000
 
 
-@pytest.mark.parametrize(("lease", "kept"), [(1.0, 1.0), (2.5, 2.5), (3.0, 3.0), (600.0, 3.0)])
-def test_place_lasts_no_longer_than_the_lease_of_its_waiter(make_toy, lease, kept):
-    """So no owner has a lock for longer than it asked for."""
-    toy = make_toy(lease=lease)
-    state = handed(toy)
-    assert toy.commands[0].args[4] == kept * 1000
-    assert state.valid_until == pytest.approx(1000.0 + kept - toy.session.timing.drift(kept))
-
-
-@pytest.mark.parametrize(("lease", "fresh"), [(30.0, 1.484), (1.0, 0.494)])
-def test_lock_whose_ask_was_too_long_ago_is_not_taken_over(make_toy, lease, fresh):
-    """The rest might not be enough to lengthen it in time; the nodes that handed it over grant the next ask."""
-    for seconds in (fresh - 0.01, fresh + 0.01):
-        toy = make_toy(lease=lease, random=0.999)
-        script = [(ASK, toy.all_say([20_000, A, 2000])), (SLEEP, toy.slept(seconds - 0.001, handed=ALL))]
-        if seconds < fresh:
-            assert toy.acquire(*script, crowded=True).valid(toy.now)
-        else:
-            state = toy.acquire(*script, (ASK, toy.all_say(OURS)), crowded=True)
-            assert state.valid_until == pytest.approx(1000.0 + seconds + lease - toy.session.timing.drift(lease))
-
-
-@pytest.mark.parametrize("drift_factor", [0.4, 0.6])
-def test_lock_that_ends_before_it_can_be_lengthened_is_not_taken_over(make_toy, drift_factor):
-    toy = make_toy(drift_factor=drift_factor, random=0.999)
-    replies = iter([busy(toy), toy.slept(1.4, handed=ALL), toy.all_say(OURS)])
-    state = toy.drive(toy.acquiring(crowded=True), lambda described, effect: next(replies))
-    assert state.valid(toy.now)
-    assert state.renew_at < state.valid_until
+@pytest.mark.parametrize(
+    ("own", "lease", "drift_factor", "fresh"),
+    [
+        pytest.param(False, 30.0, 0.01, 1.484, id="time to lengthen it, where the place lasts for 3 s"),
+        pytest.param(False, 1.0, 0.01, 0.494, id="time to lengthen it, where the place lasts for the lease"),
+        pytest.param(True, 0.2, 0.4, 0.1 * (0.2 * 0.6 - 0.002), id="nine tenths of its own lease"),
+        pytest.param(True, 2.0, 0.01, 0.1 * (2.0 * 0.99 - 0.002), id="nine tenths of its own longer lease"),
+    ],
+)
+def test_lock_is_taken_over_only_while_enough_of_its_time_is_left(make_toy, own, lease, drift_factor, fresh):
+    """The nodes that handed it over grant the next ask."""
+    for seconds, taken in (0.99 * fresh, True), (1.01 * fresh, False):
+        toy = make_toy(lease=30.0 if own else lease, drift_factor=drift_factor, random=0.999)
+        script = [(ASK, toy.all_say([20_000, A, 2000], takes=0.0)), (SLEEP, toy.slept(seconds, handed=ALL))]
+        again = [] if taken else [(ASK, toy.all_say(OURS, takes=0.0))]
+        state = toy.acquire(*script, *again, crowded=True, lease=lease if own else None)
+        assert state.valid(toy.now)
+        if own or not taken:
+            since = 1000.0 if taken else toy.now
+            assert state.valid_until == pytest.approx(since + lease - toy.session.timing.drift(lease))
 
 
 @pytest.mark.parametrize("lease", [1.0, 2.0, 30.0, 600.0])
@@ -210,50 +187,16 @@ def test_max_hold_counts_from_the_take_over(toy, max_hold, believed):
 # With its own lease.
 
 
-@pytest.mark.parametrize("kind", [LOCK, MUTEX, FAIR_LOCK, READ, WRITE], ids=lambda kind: kind.noun)
+@KINDS
 @pytest.mark.parametrize("lease", [5.0, 60.0])
 def test_lock_is_handed_over_for_the_lease_that_the_waiter_asked_for(toy, kind, lease):
-    refused = toy.all_say([20_000, A, 7] if kind is FAIR_LOCK else held())
-    keys = LockKeys.of(b"redsync:", b"x", kind.mode)
-    state = toy.acquire(
-        (f"ask {kind.acquire.name} for a place", refused),
-        (SLEEP, toy.slept(0.2, handed=QUORUM)),
-        kind=kind,
-        keys=keys,
-        lease=lease,
-        crowded=True,
-    )
+    state = handed_kind(toy, kind, lease=lease)
     assert ask_ids(toy) == [b"1+%d" % (lease * 1000)]
     assert [wait.ask_id for wait in toy.waits] == [b"1"], "nodes that know of leases repeat the number alone"
     assert toy.commands[0].args[4] == KEPT * 1000, "the place lasts no longer than others'"
     assert state.lease == lease
     assert state.valid_until == pytest.approx(1000.0 + lease - toy.session.timing.drift(lease))
     assert not state.renewed
-
-
-@pytest.mark.parametrize("drift_factor", [0.01, 0.4, 0.95])
-@pytest.mark.parametrize("lease", [0.2, 2.0])
-def test_explicit_lease_is_handed_over_while_nine_tenths_of_it_are_left(make_toy, lease, drift_factor):
-    """Else its owner would have much less time than it asked for; the nodes lengthen the claim at the next ask."""
-    whole = lease - (lease * drift_factor + 0.002)
-    for seconds in (0.098 * whole, 0.102 * whole):
-        toy = make_toy(random=0.999, drift_factor=drift_factor)
-        script = [(ASK, toy.all_say(held(), takes=0.0)), (SLEEP, toy.slept(seconds, handed=ALL))]
-        if seconds < 0.1 * whole:
-            state = toy.acquire(*script, crowded=True, lease=lease)
-            assert state.valid_until == pytest.approx(1000.0 + whole)
-        else:
-            state = toy.acquire(*script, (ASK, toy.all_say(OURS, takes=0.0)), crowded=True, lease=lease)
-            assert state.valid_until == pytest.approx(1000.0 + seconds + whole)
-
-
-def test_mark_repeated_as_a_whole_does_not_count(toy):
-    """Scripts of an older release repeat it so: they keep the claim no longer than the place, whatever the lease."""
-    handed(toy, lease=60.0)
-    box = Mailbox()
-    box.signal(ALL, ask_ids(toy)[0])
-    assert ask_ids(toy) == [b"1+60000"]
-    assert toy.waits[0].ask_id not in box.ask_ids
 
 
 # Pending releases.
@@ -308,17 +251,6 @@ def test_hand_over_after_a_rollback_does_not_count(toy, replies):
     assert state.valid_until == pytest.approx(toy.tallies[-1].sent_at + LEASE - DRIFT)
 
 
-def test_hand_over_in_an_outage_does_not_count(toy):
-    toy.acquire(
-        (ASK, toy.answers(held(), held(), "down", "down", "down", sent=0b00011)),
-        "tell lock_abandon, leave",
-        ("wait", toy.slept(0.001, handed=ALL)),
-        ("ask lock_acquire", won(toy)),
-        crowded=True,
-    )
-    assert [(wait.key, wait.ask_id) for wait in toy.waits] == [(None, None)]
-
-
 def test_waiter_takes_over_after_the_next_ask_that_is_not_rolled_back(toy):
     state = toy.acquire(
         (ASK, toy.answers(held(), held(), held(), held(), NEW)),
@@ -345,18 +277,3 @@ def test_waiter_that_needs_more_than_the_claim_asks_once_more_and_finds_it(make_
     assert toy.commands[0].args[4] == min(3_000, timing.get("lease", 30.0) * 1000)
     assert (state.claim, state.count) == (toy.owner.claim(1), fields.get("holds", 1))
     assert state.valid_until == pytest.approx(toy.tallies[-1].sent_at + state.lease, rel=1e-3)
-
-
-def test_waiter_for_a_fenced_lock_asks_once_more_for_its_token(toy):
-    fence = Fence(toy.keys)
-    state = toy.acquire(
-        ("ask fenced_lock_acquire for a place", busy(toy)),
-        (SLEEP, toy.slept(0.2, handed=ALL)),
-        ("ask fenced_lock_acquire for a place", toy.all_say(-7)),
-        kind=FENCED_LOCK,
-        claims=partial(FencedClaim, fence=fence),
-        crowded=True,
-        lease=5.0,
-    )
-    assert ask_ids(toy) == [b"1+5000", b"2+5000"]
-    assert state.fencing_token == 7

@@ -3,48 +3,32 @@
 import pytest
 
 from redsync._core.effects import Broadcast
-from redsync._core.holds import Owner
-from redsync._core.permits import Limit, SlotKeys
-from redsync._protocols.claims import AcquireRequest
-from redsync._protocols.holding import release
-from redsync._protocols.renewal import renew
-from redsync._protocols.semaphore import SEMAPHORE, Pool, acquire, limit_of, resize
+from redsync._protocols.semaphore import limit_of, resize
+from tests.protocols import conftest
+from tests.protocols.conftest import SLOT_KEYS
 from tests.simulation.stores import execute
 
-KEYS = SlotKeys.of(b"redsync:", b"x")
 VOID = b"%d 9" % (1 << 60)
 
 
-class Program:
+class Program(conftest.Program):
     """A client with one semaphore object, initially of 10 permits."""
 
     def __init__(self, world):
-        self.world = world
-        self.session, self.owner = world.session(restart_guard=0.0)
-        self.pool = Pool("x", KEYS, Limit(10))
+        super().__init__(world, 10)
         self.had = []
 
-    def take(self, *reach, start=0.0, timeout=0.0):
-        """Take a permit whose rounds reach these nodes; it prefers the slots from a share `start` of the limit on."""
-        owner = Owner(self.owner.client_id, len(self.had) + 100)
-        limit = self.pool.limit
-        request = AcquireRequest(name="x", kind=SEMAPHORE, keys=KEYS, owner=owner, timeout=timeout)
-        self.session.random = lambda: start
-        state = self.world.run(acquire(self.session, request, limit, self.world.now), *reach)
+    def take(self, *reach, start=0.0):
+        """Take a permit whose rounds reach these nodes."""
+        state = self.world.run(self.asking(start=start), *reach)
         self.had += [state] if state else []
         return state
 
     def resize(self, permits):
         self.world.run(resize(self.session, self.pool, self.owner, permits))
 
-    def renew(self):
-        for state in self.had:
-            confirmed, _ = self.world.run(renew(self.session, [state]))
-            assert confirmed == [state]
-
-    def release(self, state):
-        self.had.remove(state)
-        self.world.run(release(self.session, state, self.world.now))
+    def renew_all(self):
+        assert all(self.renew(state) for state in self.had)
 
     @property
     def limit(self):
@@ -53,7 +37,7 @@ class Program:
 
 def limits(world):
     """Return how many permits each node knows."""
-    found = [store.peek(KEYS.limit) for store in world.stores]
+    found = [store.peek(SLOT_KEYS.limit) for store in world.stores]
     return [int(value[0].split()[1]) if value else None for value in found]
 
 
@@ -74,7 +58,7 @@ def test_released_permits_beyond_the_limit_make_room_one_for_one(world):
     newcomer = Program(world)
     for out, old in enumerate(olds):
         assert newcomer.take(start=0.9) is None
-        old.release(old.had[0])
+        old.release(old.had.pop())
         assert newcomer.take(start=0.9) is not None
         assert len(newcomer.had) == out + 1
     assert newcomer.take() is None
@@ -111,38 +95,17 @@ def forget_one_by_one(world, *programs):
     for store in world.stores:
         store.flush()
         for program in programs:
-            program.renew()
+            program.renew_all()
 
 
 def test_limit_lowered_after_the_grants_outlives_a_rolling_restart(world):
     holder = Program(world)
     holder.take()
     Program(world).resize(2)
-    holder.renew()
+    holder.renew_all()
     forget_one_by_one(world, holder)
     assert limits(world) == [2, 2, 2]
     assert [bool(Program(world).take()) for _ in range(2)] == [True, False]
-
-
-def test_later_resize_is_not_undone_by_an_object_that_remembers_an_earlier_one(world):
-    old = Program(world)
-    old.resize(9)
-    for store in world.stores:
-        store.flush()
-    world.now += 0.02
-    Program(world).resize(2)
-    old.take()
-    assert limits(world) == [2, 2, 2]
-    assert old.pool.limit.permits == 2
-
-
-def test_resize_back_restores_the_programs_number(world):
-    running = Program(world)
-    running.resize(2)
-    Program(world).resize(10)
-    assert running.take()
-    assert running.pool.limit.permits == 10
-    assert limits(world) == [10, 10, 10]
 
 
 # Clocks that differ.
@@ -175,8 +138,8 @@ def test_resize_prevails_over_one_that_only_its_own_object_remembers(world):
 def test_limit_of_absurd_size_does_not_spread_from_one_node(world, text):
     holder = Program(world)
     holder.take()
-    execute(world.stores[0], b"SET", KEYS.limit, text)
-    holder.renew()
+    execute(world.stores[0], b"SET", SLOT_KEYS.limit, text)
+    holder.renew_all()
     for program in (holder, Program(world)):
         assert program.limit == 10
         assert program.take()

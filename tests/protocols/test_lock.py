@@ -3,9 +3,9 @@
 import pytest
 
 from redsync._protocols.holding import check, release
-from redsync._protocols.lock import FAIR_LOCK, LOCK, acquire
+from redsync._protocols.lock import FAIR_LOCK, acquire
 from redsync.exceptions import LeaseLostError, QuorumError
-from tests.support.toy_replies import LOSS, NEW, OURS, WRONG_TYPE, A, busy, held, without_quorum, won
+from tests.support.toy_replies import LOSS, NEW, OURS, WRONG_TYPE, A, held, without_quorum, won
 
 HAD = 1
 ALL = 0b11111
@@ -17,14 +17,6 @@ LEASE, DRIFT = 30.0, 0.302
 
 def run_reenter(toy, *script, **fields):
     return toy.play(acquire(toy.session, toy.request(**fields), toy.now), *script)
-
-
-def test_acquire_by_another_owner_is_a_new_one(make_toy):
-    toy = make_toy(restart_guard=30.0)
-    state = run_reenter(toy, ("ask lock_acquire", won(toy)))
-    assert (state.count, state.kind) == (1, LOCK)
-    assert toy.asked[-1].guard == 30.0
-    assert list(toy.session.holds) == [state]
 
 
 @pytest.mark.parametrize(("before", "more"), [(1, 1), (2, 3)])
@@ -162,40 +154,18 @@ def test_reentry_with_or_without_a_lease_changes_neither_that_of_the_hold_nor_it
     assert state.valid_until == pytest.approx(valid_until)
 
 
-def test_callback_goes_with_the_acquisition_that_brought_it(toy):
-    def outer(state):
-        """Stands for a callback."""
-
-    state = toy.take(on_lost=outer)
-    for _ in range(50):
-        inner = [].append
-        run_reenter(toy, ("ask lock_acquire", toy.all_say(OURS)), on_lost=inner)
-        assert state.on_lost == [outer, inner]
-        toy.play(release(toy.session, state, toy.now, 1, inner), ("ask lock_release", toy.all_say(HAD)))
-        assert state.on_lost == [outer]
-
-
-def test_outer_acquisition_released_first_takes_its_own_callback(toy):
-    outer, inner = [1].append, [2].append
-    state = toy.take(on_lost=outer)
-    run_reenter(toy, ("ask lock_acquire", toy.all_say(OURS)), on_lost=inner)
-    toy.play(release(toy.session, state, toy.now, 1, outer), ("ask lock_release", toy.all_say(HAD)))
-    assert state.on_lost == [inner]
-
-
-def test_callbacks_are_never_more_than_acquisitions(toy):
-    """Each comes with its own lock object, and is released through one that has no callback."""
-    state = toy.take()
-    for _ in range(50):
-        run_reenter(toy, ("ask lock_acquire", toy.all_say(OURS)), on_lost=[].append)
-        toy.play(release(toy.session, state, toy.now), ("ask lock_release", toy.all_say(HAD)))
-    assert len(state.on_lost) == state.count == 1
-
-
-def test_holds_of_other_owners_are_not_a_reentry(toy):
-    toy.take()
-    other = toy.new_owner()
-    assert toy.acquire(("ask lock_acquire", busy(toy)), "tell lock_abandon", timeout=0.0, owner=other) is None
+@pytest.mark.parametrize("first", [0, 1], ids=["outer released first", "inner released first"])
+def test_callback_goes_with_the_acquisition_that_brought_it(toy, first):
+    """Whichever is released first; one that is released through an object without a callback takes the latest."""
+    callbacks = [[].append, [].append]
+    state = toy.take(on_lost=callbacks[0])
+    run_reenter(toy, ("ask lock_acquire", toy.all_say(OURS)), on_lost=callbacks[1])
+    assert state.on_lost == callbacks
+    toy.play(release(toy.session, state, toy.now, 1, callbacks[first]), ("ask lock_release", toy.all_say(HAD)))
+    assert state.on_lost == [callbacks[1 - first]]
+    run_reenter(toy, ("ask lock_acquire", toy.all_say(OURS)), on_lost=callbacks[first])
+    toy.play(release(toy.session, state, toy.now), ("ask lock_release", toy.all_say(HAD)))
+    assert state.on_lost == [callbacks[1 - first]]
 
 
 def test_interrupted_reentry_keeps_the_earlier_holds(make_toy):
@@ -223,7 +193,8 @@ def test_interrupted_reentry_leaves_a_pending_release_for_all_nodes_it_may_have_
 # Re-entry while other threads act on the same hold.
 
 
-def test_reentry_of_a_hold_released_meanwhile_is_a_first_acquire(toy):
+def test_reentry_of_a_hold_released_meanwhile_is_a_first_acquire(make_toy):
+    toy = make_toy(restart_guard=30.0)
     first = toy.take()
     state = run_reenter(
         toy,
@@ -231,6 +202,7 @@ def test_reentry_of_a_hold_released_meanwhile_is_a_first_acquire(toy):
         "tell lock_abandon",
         ("ask lock_acquire", won(toy)),
     )
+    assert toy.asked[-1].guard == 30.0
     assert state is not first
     assert state.count == 1
     assert state.valid(toy.now)
@@ -266,44 +238,19 @@ def test_reentry_of_a_hold_released_while_it_paused_leaves_nothing_behind(toy):
     assert cleanup == ["tell lock_abandon"]
 
 
-def test_reentry_of_a_hold_released_while_it_paused_continues_as_a_first_acquire(make_toy):
-    toy = make_toy(restart_guard=30.0)
-    first = toy.take()
-    state = run_reenter(
-        toy,
-        ("ask lock_acquire", without_quorum(toy)),
-        ("wait", toy.slept(meanwhile=lambda: toy.give_back(first))),
-        ("ask lock_acquire", won(toy)),
-    )
-    assert toy.asked[-1].guard == 30.0
-    assert toy.commands[-1].args[1] == 1
-    assert state is not first
-    assert list(toy.session.holds) == [state]
-
-
-def test_reentry_of_a_hold_lost_while_it_paused_stops_asking(toy):
+@pytest.mark.parametrize("when", ["while it paused", "while it travelled"])
+def test_reentry_of_a_hold_lost_meanwhile_is_not_won_and_stops_asking(toy, when):
     """Claims made after the loss would have no owner: nothing would renew them or roll them back."""
-    state = toy.take()
-
-    def lose():
-        toy.now = state.valid_until
-        with pytest.raises(LeaseLostError):
-            toy.play(check(state, toy.now), *LOSS)
-
-    steps = acquire(toy.session, toy.request(timeout=None), toy.now)
-    with pytest.raises(LeaseLostError):
-        toy.play(steps, ("ask lock_acquire", without_quorum(toy)), ("wait", toy.slept(meanwhile=lose)))
-
-
-def test_reentry_lost_meanwhile_is_not_won(toy):
     state = toy.take()
 
     def lose():
         with pytest.raises(LeaseLostError):
             toy.play(check(state, state.valid_until), *LOSS)
 
+    paused = ("ask lock_acquire", without_quorum(toy)), ("wait", toy.slept(meanwhile=lose))
+    travelled = [("ask lock_acquire", toy.all_say(OURS, meanwhile=lose))]
     with pytest.raises(LeaseLostError):
-        run_reenter(toy, ("ask lock_acquire", toy.all_say(OURS, meanwhile=lose)))
+        run_reenter(toy, *(paused if when == "while it paused" else travelled), timeout=None)
     assert state.count == 1
     assert not state.valid(toy.now)
 

@@ -1,13 +1,16 @@
-"""The holder of a lock or mutex, as nodes report it to a stranger, and its forced release."""
+"""The holder of a lock or mutex, as nodes report it to a stranger, its forced release, and names that keys show."""
 
 import pytest
 
 from redsync._core.client_records import Claim, ClientRecord
+from redsync._core.keys import LatchKeys
+from redsync._core.permits import SlotKeys
 from redsync._protocols.fenced_lock import FENCED_LOCK
 from redsync._protocols.lock import FAIR_LOCK, LOCK
 from redsync._protocols.mutex import MUTEX
-from redsync._protocols.surveys import NameLook, force_release, is_held, survey
+from redsync._protocols.surveys import NameLook, break_commands, force_release, is_held, name_of_key, survey
 from redsync.exceptions import KeyTypeError, QuorumError
+from tests.protocols.conftest import CLIENT
 
 A, B, C = b"client-a:1", b"client-b:1", b"client-c:1"
 
@@ -67,11 +70,7 @@ def test_survey_hears_all_nodes_that_answer(toy):
     tally = toy.play(steps, ("ask name_inspect", toy.answers(look(A), look(A), look(A), look(B), look())))
     assert None not in tally.choices
     assert NameLook.read(tally.replies[3]).claims[0].owner == B.decode()
-
-
-def test_survey_changes_nothing_and_asks_quarantined_nodes_too(toy):
-    toy.play(survey(toy.session, toy.keys, toy.owner), ("ask name_inspect", toy.answers(*[look()] * 5)))
-    assert toy.asked[0].guard == 0.0
+    assert toy.asked[0].guard == 0.0, "quarantined ones too"
     assert toy.commands[0].keys == toy.keys.everything
     assert toy.commands[0].args == (64, 100, 1), "the most holders and waiters, and that a program asks"
 
@@ -141,14 +140,42 @@ def test_force_release_without_a_quorum_is_an_error(toy):
         toy.play(steps, ("ask name_inspect", toy.answers(look(A), look(A), "down", "down", "down")))
 
 
-def test_force_release_of_a_foreign_value_is_an_error(toy):
-    steps = force_release(toy.session, LOCK, "x", toy.keys, toy.owner)
-    with pytest.raises(KeyTypeError):
-        toy.play(steps, ("ask name_inspect", toy.all_say(look(kind=b"list"))))
-
-
 @pytest.mark.parametrize("foreign", range(5))
 def test_force_release_by_a_quorum_counts_whatever_a_minority_keeps(toy, foreign):
     """In any order of the nodes' answers."""
     seen = [look(kind=b"list") if node == foreign else look(A) for node in range(5)]
     assert run_force(toy, *[1] * 5, seen=seen) is True
+
+
+# Keys and names.
+
+
+@pytest.mark.parametrize("name", [b"x", b"a{b}c", b"a}b", b"\xff\x00", b"client:x", b":", b"x" * 512])
+@pytest.mark.parametrize("prefix", [b"redsync:", b"", b"my{app}:"])
+def test_name_is_read_from_its_keys(prefix, name):
+    keys, latch = SlotKeys.of(prefix, name), LatchKeys.of(prefix, name)
+    for key in (keys.lock, keys.queue, keys.limit, latch.latch):
+        assert name_of_key(prefix, key) == name
+    for key in (keys.places, keys.token, keys.slots, latch.setting.token, latch.setting.queue):
+        assert name_of_key(prefix, key) is None
+
+
+def test_records_are_not_names():
+    assert name_of_key(b"redsync:", f"redsync:client:{CLIENT}".encode()) is None
+    assert name_of_key(b"", b"redsync_birth") is None
+    assert name_of_key(b"redsync:", b"redsync:") is None
+
+
+def test_keys_of_a_clusters_voter_show_no_name():
+    """Someone may look at one of its servers as at a plain node, without a prefix."""
+    for key in (b"{rs7979}redsync:x", b"{rs7979}redsync_queue:{redsync:x}", b"redsync_queue::{rs7979}x"):
+        assert name_of_key(b"", key) is None
+
+
+def test_key_that_is_too_long_for_a_name_shows_none():
+    for key in (b"x" * 513, b"redsync_limit:{%s}" % (b"x" * 513), b"redsync_limit:{}"):
+        assert name_of_key(b"", key) is None
+
+
+def test_no_command_breaks_a_latch_or_a_foreign_value():
+    assert break_commands(b"redsync:", b"x", "latch", b"me") == break_commands(b"redsync:", b"x", "list", b"me") == []

@@ -4,22 +4,13 @@ from collections import deque
 
 import pytest
 
-from redsync import HoldLost, HoldOrphaned, NodeChanged, QuorumError
-from redsync._core.observing import (
-    LONG,
-    AcquireEnded,
-    HoldEnded,
-    HoldsRenewed,
-    Observer,
-    ObserverSubscription,
-    RetryAfterTold,
-    WatchdogWoke,
-)
+from redsync import HoldOrphaned, LeaseLostError, NodeChanged, QuorumError
+from redsync._core.observing import LONG, AcquireEnded, HoldEnded, Observer, ObserverSubscription
 from redsync._protocols.answers import EXISTING
-from redsync._protocols.holding import give_back, release
+from redsync._protocols.holding import give_back, lose, release
 from redsync._protocols.lock import acquire
 from redsync._protocols.observed import observed
-from tests.support.locks import SHORT, connect_set, flush
+from tests.support.toy_replies import LOSS, SPLIT, busy
 
 NEW = 1
 
@@ -29,15 +20,9 @@ class Recorder(Observer):
 
     def __init__(self):
         self.events = []
-        self.clients = []
-        self.subscription = None
 
     def listen(self, nodes, now):
-        self.subscription = ObserverSubscription(nodes, self.events.append)
-        return self.subscription
-
-    def attach(self, client):
-        self.clients.append(client.id)
+        return ObserverSubscription(nodes, self.events.append)
 
     def of(self, kind):
         return [event for event in self.events if isinstance(event, kind)]
@@ -70,6 +55,24 @@ def test_observed_acquire_that_fails_reports_it_and_raises(toy):
         toy.play(steps, ("ask lock_acquire", toy.all_say(None)), "tell lock_abandon", "notify AcquireEnded")
     (ended,) = toy.events
     assert (ended.outcome, ended.hold, ended.error) == ("no_quorum", None, "QuorumError")
+
+
+def test_record_of_a_wait_tells_what_happened_in_it(toy):
+    steps = observed(toy.session, toy.request(), toy.now, acquire, kind="lock")
+    toy.play(
+        steps,
+        ("ask lock_acquire", toy.answers(*SPLIT)),
+        "tell lock_abandon",
+        ("wait", toy.slept()),
+        ("ask lock_acquire for a place", busy(toy)),
+        ("wait for wake-up", toy.slept(0.05, handed=0b11111)),
+        "notify AcquireEnded",
+    )
+    (ended,) = toy.events
+    happened = ["round", "split", "round", "queued", "woken", "handed over"]
+    assert [step.what for step in ended.record.steps] == happened
+    assert (ended.outcome, ended.record.splits, ended.record.hand_overs) == ("won", 1, 1)
+    assert toy.session.waiting == set()
 
 
 @pytest.mark.parametrize("how", ["released", "given back"])
@@ -121,6 +124,11 @@ def test_observers_that_keep_a_released_hold_keep_no_callback_and_so_no_client(t
     state.on_lost.append(print)
     toy.play(release(toy.session, state, toy.now), ("ask lock_release", toy.all_say(1)))
     assert state.on_lost == []
+    lost = toy.take(on_lost=print)
+    toy.play(lose(lost, "a reason"), *LOSS)
+    with pytest.raises(LeaseLostError):
+        toy.play(release(toy.session, lost, toy.now))
+    assert lost.on_lost == [print], "it may have yet to be called"
 
 
 def test_counted_re_entry_is_reported_with_the_drivers_instant(toy):
@@ -132,74 +140,7 @@ def test_counted_re_entry_is_reported_with_the_drivers_instant(toy):
     assert not entries
 
 
-# On real nodes.
-
-
-@pytest.mark.usefixtures("both_flavours", "all_nodes_met")
-@pytest.mark.asyncio_too
-def test_observer_learns_of_each_acquire_and_hold(make_client, other, recorder, eventually):
-    lock = make_client(listeners=[recorder]).get_fair_lock("x")
-
-    def hand_over():
-        """Let the other thread wait for the lock and get it; return whether the nodes handed it over."""
-        recorder.events.clear()
-        with lock, lock:
-            assert not other.do(lock.acquire, False)
-            waiter = other.start(lock.acquire)
-            (waiting,) = eventually(lambda: list(lock._runner.session.waiting))
-            assert (waiting.kind, waiting.name) == ("fair_lock", "x")
-        assert waiter.result(20)
-        other.do(lock.release)
-        return waiting if waiting.hand_overs else None
-
-    # Where the nodes' messages come too far apart, on a busy machine, it asks once more instead.
-    waiting = eventually(hand_over)
-    first, second, busy, handed = recorder.of(AcquireEnded)
-    assert [each.outcome for each in (first, second, busy, handed)] == ["won", "won", "busy", "won"]
-    assert first.hold is second.hold is not handed.hold
-    assert handed.record is waiting
-    assert (handed.record.hand_overs, handed.record.rounds >= 1) == (1, True)
-    assert [step.what for step in handed.record.steps][-2:] == ["woken", "handed over"]
-    assert recorder.of(HoldEnded) == [HoldEnded(first.hold, "released"), HoldEnded(handed.hold, "released")]
-
-
-@pytest.mark.usefixtures("both_flavours", "all_nodes_met")
-@pytest.mark.asyncio_too
-def test_observer_learns_how_long_nodes_took_and_whose_votes_failed(make_client, nodes, recorder, eventually, flavour):
-    client = make_client(listeners=[recorder], n=3)
-    assert recorder.clients == [client.id]
-    with client.get_lock("x"):
-        pass
-    # On a busy machine a node may be connected later than the others.
-    eventually(lambda: all(status.state == "up" for status in client.nodes()))
-    if flavour == "threads":
-        connect_set(client)  # else the acquire and its release may go over two sets
-    recorder.subscription.failed.clear()
-    with client.get_lock("x"):
-        pass
-    assert sum(map(len, recorder.subscription.took)) >= 4, "at least two rounds, with a quorum of two each"
-    assert all(0 <= seconds < 20 for took in recorder.subscription.took for seconds in took)
-    assert list(recorder.subscription.failed) == []
-    nodes.kill(0)
-    eventually(lambda: recorder.of(NodeChanged))
-    with client.get_lock("x"):
-        pass
-    assert client.nodes()[0].address in {node for node, _ in recorder.subscription.failed}
-
-
-@pytest.mark.usefixtures("all_nodes_met")
-def test_observer_learns_of_renewals_and_losses(make_client, raw, recorder, eventually):
-    client = make_client(listeners=[recorder], lease=SHORT)
-    lock = client.get_lock("x")
-    lock.acquire()
-    renewed = eventually(lambda: recorder.of(HoldsRenewed))[0]
-    (acquired,) = recorder.of(AcquireEnded)
-    assert renewed.confirmed == (acquired.hold,)
-    assert all(0 < left < 1 for left in renewed.left)
-    assert all(event.lag >= 0 for event in eventually(lambda: recorder.of(WatchdogWoke)))
-    flush(raw)
-    (lost,) = eventually(lambda: recorder.of(HoldLost))
-    assert lost.state is acquired.hold
+# On real nodes; `metrics` has the reports of acquires, renewals, losses, nodes and limiters.
 
 
 @pytest.mark.usefixtures("all_nodes_met")
@@ -210,31 +151,7 @@ def test_observer_learns_of_orphans_and_of_releases_at_the_end_of_the_client(mak
     eventually(lambda: recorder.of(HoldOrphaned))
     client.get_lock("y").acquire()
     client.close()
-    assert [(event.hold.name, event.how) for event in recorder.of(HoldEnded)] == [
-        ("x", "given back"),
-        ("y", "given back"),
-    ]
-
-
-@pytest.mark.usefixtures("both_flavours", "all_nodes_met")
-@pytest.mark.asyncio_too
-def test_observer_learns_of_limiters_and_semaphores(make_client, recorder):
-    client = make_client(listeners=[recorder])
-    limiter = client.get_rate_limiter("api", 2, 60)
-    assert limiter.acquire(n=2)
-    assert not limiter.acquire(False)
-    seconds = limiter.retry_after()
-    with client.get_semaphore("s", 3):
-        pass
-    assert recorder.of(RetryAfterTold) == [RetryAfterTold("api", seconds)]
-    told = [
-        (e.record.kind, e.outcome, e.record.wanted, e.record.limit, e.hold is None) for e in recorder.of(AcquireEnded)
-    ]
-    assert told == [
-        ("rate_limiter", "won", 2, None, True),
-        ("rate_limiter", "busy", 1, None, True),
-        ("semaphore", "won", 1, 3, False),
-    ]
+    assert [(event.hold.name, event.how) for event in recorder.of(HoldEnded)] == [(name, "given back") for name in "xy"]
 
 
 @pytest.mark.usefixtures("all_nodes_met")

@@ -99,15 +99,6 @@ def test_acquire_that_does_not_wait_draws_no_ticket(toy):
     assert [command.args[4] for command in toy.commands[:1]] == [0], "it asks for no place"
 
 
-def test_grant_to_a_waiter_that_returns_with_its_ticket_counts_earlier_grants(toy):
-    """The two that granted first now say "ours already": there was no rollback in between."""
-    state = fair(
-        toy, (ASK, toy.answers(NEW, knows(4), knows(4), knows(4), NEW)), (ASK, toy.answers(2, 1, "down", "down", 2))
-    )
-    assert state.valid(toy.now)
-    assert state.may_keep == 0b11111
-
-
 # Without a quorum.
 
 

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from redsync._core.observing import RetryAfterTold
 from redsync._core.permits import Limit, SlotKeys
 from redsync._protocols import rate as protocol
 from redsync._protocols.semaphore import Pool
@@ -40,10 +41,10 @@ class Limiter:
     def play(self, *script, n=1, timeout=0.0):
         return self.toy.play(self.steps(n, timeout), *script)
 
-    def retry_after(self, *looks, n=1):
+    def retry_after(self, *looks, n=1, told=()):
         toy = self.toy
         steps = protocol.retry_after(toy.session, self.pool, toy.new_owner(), self.window, n)
-        return toy.play(steps, (LOOK, toy.answers(*looks)))
+        return toy.play(steps, (LOOK, toy.answers(*looks)), *told)
 
 
 def look(*left_ms, rate=3, per_us=1_000_000, awaited=0, first=0):
@@ -233,22 +234,43 @@ def test_rollback_after_slow_telling_is_pending_for_nodes_that_only_the_message_
     assert [told.deliver_to for told in toy.told] == [0b111, 0, 0b111, 0b111]
 
 
-def test_retry_after_is_when_a_quorum_has_a_slot(limiter):
-    assert limiter.retry_after(look(), look(5, 5, 5), look(5)) == 0.0
-    assert limiter.retry_after(look(100, 200, 300), look(110, 190, 310), look(120, 210, 290)) == pytest.approx(0.1111)
-    assert limiter.retry_after(look(100, 200, 300), look(110, 190, 310), "down", n=2) == pytest.approx(0.202)
+LONGEST = 1.015
+"""The window, its drift and 5 ms, whichever client took the slots: another one may have asked for more allowance."""
+SILENT = [0, 3, bytes([0b1110_0000]), [], 1_000_000, 0, 1_700_000_000_000]
+"""The look of a node that reports no expiries."""
 
 
-def test_retry_after_is_never_longer_than_the_window_its_drift_and_5_ms(limiter):
-    """Whichever client took them: another one may have found the nodes slow, and asked for more allowance."""
-    for left in (1016, 1200):
-        assert limiter.retry_after(*[look(left, left, left)] * 3) == pytest.approx(1.015)
+@pytest.mark.parametrize(
+    ("looks", "n", "seconds"),
+    [
+        pytest.param([look(), look(5, 5, 5), look(5)], 1, 0.0, id="free on a quorum"),
+        pytest.param([look(100, 200, 300), look(110, 190, 310), look(120, 210, 290)], 1, 0.1111, id="one soon"),
+        pytest.param([look(100, 200, 300), look(110, 190, 310), "down"], 2, 0.202, id="two a little later"),
+        pytest.param([look(500, 600), look(400, 300, first=1), "down"], 1, 0.303, id="another one is free on each"),
+        # At 74 ms slot 0 is free on two nodes, and so is slot 2, but not on the same ones.
+        pytest.param([look(74), look(81), look(91, first=2)], 3, 0.08181, id="several on one quorum"),
+        pytest.param([look(1016, 1016, 1016)] * 3, 1, LONGEST, id="taken a moment ago"),
+        pytest.param([look(1200, 1200, 1200)] * 3, 1, LONGEST, id="taken with a long allowance"),
+        # All that is taken now has run out by then. If more wait than one window serves, that is when to ask again.
+        pytest.param([look(990, 990, 990, awaited=1)] * 3, 1, LONGEST, id="one more waits"),
+        pytest.param([look(100, 100, 100, awaited=9)] * 3, 1, LONGEST, id="more wait than a window serves"),
+        pytest.param([SILENT] * 3, 1, LONGEST, id="expiries are unknown"),
+    ],
+)
+def test_retry_after_is_when_a_quorum_has_the_same_slots(limiter, looks, n, seconds):
+    assert limiter.retry_after(*looks, n=n) == pytest.approx(seconds)
 
 
-def test_retry_after_requires_the_same_slot_on_a_quorum(limiter):
-    # Each of these nodes has a free slot, but each another one.
-    left = limiter.retry_after(look(500, 600), look(400, 300, first=1), "down")
-    assert left == pytest.approx(0.3 * 1.01), "slot 2"
+def test_retry_after_counts_waiters(limiter):
+    looks = [look(100, 200, 300, awaited=1)] * 3
+    # And the waiters may look a little late.
+    assert limiter.retry_after(*looks) == pytest.approx(0.202 + limiter.window.longest_pause(1.0, 1 / 3))
+
+
+def test_retry_after_is_told_to_observers(limiter):
+    limiter.toy.session.observed = True
+    seconds = limiter.retry_after(*[look(100, 100, 100)] * 3, told=["notify RetryAfterTold"])
+    assert limiter.toy.events == [RetryAfterTold("x", seconds)]
 
 
 @pytest.mark.parametrize("present", [b"", b"1"])
@@ -258,28 +280,6 @@ def test_retry_after_knows_that_a_slot_is_due_to_a_success_that_has_it_on_other_
     other[3][0][0], other[3][1] = b"the one before", [b"c:0", present, 190, b""]
     assert limiter.retry_after(other, rest, "down") == pytest.approx(0.19 * 1.01)
     assert limiter.retry_after(other, rest, rest) == pytest.approx(0.17 * 1.01)
-
-
-def test_retry_after_for_several_requires_all_of_them_on_one_quorum(limiter):
-    # At 74 ms slot 0 is free on two nodes, and so is slot 2, but not on the same ones.
-    assert limiter.retry_after(look(74), look(81), look(91, first=2), n=3) == pytest.approx(0.081 * 1.01)
-
-
-def test_retry_after_counts_waiters(limiter):
-    looks = [look(100, 200, 300, awaited=1)] * 3
-    # And the waiters may look a little late.
-    assert limiter.retry_after(*looks) == pytest.approx(0.202 + limiter.window.longest_pause(1.0, 1 / 3))
-
-
-@pytest.mark.parametrize(("left", "awaited"), [(990, 1), (100, 3), (100, 9)])
-def test_retry_after_is_no_longer_with_more_waiters(limiter, left, awaited):
-    """All that is taken now has run out by then. If more wait than one window serves, that is when to ask again."""
-    assert limiter.retry_after(*[look(left, left, left, awaited=awaited)] * 3) == pytest.approx(1.015)
-
-
-def test_retry_after_without_reported_expiries_is_as_long_as_possible(limiter):
-    silent = [0, 3, bytes([0b1110_0000]), [], 1_000_000, 0, 1_700_000_000_000]
-    assert limiter.retry_after(silent, silent, silent) == pytest.approx(1.015)
 
 
 def test_limit_of_another_kind_is_an_error_however_new_it_is(limiter):

@@ -1,12 +1,11 @@
 """Renewal: one command lengthens many claims, and a quorum's answers decide on each of them."""
 
-import itertools
 import math
 
 import pytest
 
 from redsync._core.quorum import Choice
-from redsync._protocols.holding import lose, release
+from redsync._protocols.holding import lose
 from redsync._protocols.renewal import extend, renew
 from redsync.exceptions import LeaseLostError, NotOwnedError, QuorumError
 from tests.support.toy_replies import LOSS
@@ -48,14 +47,6 @@ def test_renew_says_whether_memory_is_guarded(make_toy, guard, flag):
     assert toy.asked[-1].guard == 0.0
 
 
-def test_renewal_counts_from_sending(toy):
-    state = toy.take()
-    toy.now = 1010.0
-    run_renew(toy, [state], ("ask lock_renew", toy.codes(*[OURS] * 5, takes=0.2)))
-    assert state.valid_until == pytest.approx(1010.0 + LEASE - DRIFT)
-    assert state.renew_at == pytest.approx(1010.0 + LEASE / 3)
-
-
 CONFIRMED, UNDECIDED, LOST = "confirmed", "undecided", "lost"
 
 
@@ -84,7 +75,7 @@ def test_quorum_of_existing_renews_too_many_others_lose_at_once_and_all_else_is_
     before = state.valid_until
     toy.now = 1010.0
     told = LOSS if result == LOST else ()
-    confirmed, _ = run_renew(toy, [state], ("ask lock_renew", toy.codes(*answers)), *told)
+    confirmed, _ = run_renew(toy, [state], ("ask lock_renew", toy.codes(*answers, takes=0.2)), *told)
     assert confirmed == [state] * (result == CONFIRMED)
     if result == LOST:
         assert "3 of 5 nodes" in state.lost
@@ -92,7 +83,8 @@ def test_quorum_of_existing_renews_too_many_others_lose_at_once_and_all_else_is_
         return
     assert state.lost is None
     if result == CONFIRMED:
-        assert state.valid_until == pytest.approx(1010.0 + LEASE - DRIFT)
+        assert state.valid_until == pytest.approx(1010.0 + LEASE - DRIFT), "from its sending on"
+        assert state.renew_at == pytest.approx(1010.0 + LEASE / 3)
     else:
         assert state.valid_until == before, "repaired nodes do not count"
         assert toy.now < state.renew_at <= toy.now + 1.0
@@ -126,23 +118,6 @@ def test_renewal_answered_in_the_last_instant_counts(toy):
     assert confirmed == [state]
 
 
-def test_renewal_never_outlasts_max_hold(toy):
-    state = toy.take(max_hold=35.0)
-    toy.now = 1010.0
-    run_renew(toy, [state], ("ask lock_renew", toy.codes(*[OURS] * 5)))
-    assert state.valid_until == pytest.approx(1035.0)
-
-
-def test_renewal_never_shortens_an_extended_hold(toy):
-    state = toy.take()
-    run_renew(toy, [state], ("ask lock_renew", toy.codes(*[OURS] * 5)), lease=600.0)
-    extended = state.valid_until
-    assert extended == pytest.approx(toy.now - 0.001 + 600.0 - 6.002)
-    toy.now = 1010.0
-    run_renew(toy, [state], ("ask lock_renew", toy.codes(*[OURS] * 5)))
-    assert state.valid_until == extended
-
-
 def test_renewal_of_an_unrenewed_hold_does_not_begin_to_renew_it(toy):
     state = toy.take(lease=2.0)
     run_renew(toy, [state], ("ask lock_renew", toy.codes(*[OURS] * 5)))
@@ -151,100 +126,56 @@ def test_renewal_of_an_unrenewed_hold_does_not_begin_to_renew_it(toy):
     assert state.renew_at == math.inf
 
 
-def test_renewal_counts_on_every_node_to_keep_the_claim(toy):
-    """Even on a node that did not get it: the record made before the send stays."""
-    steps = toy.acquiring()
-    state = toy.play(steps, ("ask lock_acquire", toy.answers(1, 1, 1, "down", "down", sent=0b00111)))
-    run_renew(toy, [state], ("ask lock_renew", toy.codes(OURS, OURS, OURS, REPAIRED, "down", sent=0b01111)))
-    assert state.may_keep == toy.session.all_nodes
-
-
-@pytest.mark.parametrize("garbage", [[], [2, 2], None, "text", 2, [b"2"], ["2"], [2.0], [None], {}])
-def test_garbage_is_not_an_answer_to_a_renewal(toy, garbage):
-    state = toy.take()
-    toy.now = 1010.0
-    effect = toy.start(renew(toy.session, [state]))
-    with pytest.raises((TypeError, ValueError)):
-        effect.parse(garbage)
-
-
 # Renewing and releasing exclude each other.
 
 
-def test_renewal_composed_after_a_release_began_leaves_the_hold_out(toy):
-    state, other = toy.take("x"), toy.take("y")
-    steps = renew(toy.session, [state, other])
-    effect = next(steps)
-    toy.start(release(toy.session, state, toy.now))
-    command = effect.command()
-    assert command.keys == (b"redsync:y",)
-    assert command.args == (other.claim, 1, 30_000)
-    toy.commands.append(command)
-    tally = toy.perform(effect, toy.codes(*[OURS] * 5))
-    with pytest.raises(StopIteration) as stop:
-        steps.send(tally)
-    assert stop.value.value[0] == [other]
+def release_it(toy, state):
+    toy.give_back(state)
 
 
-@pytest.mark.parametrize("reason", [None, "a reason"])
-def test_renewal_of_released_or_lost_holds_only_is_not_sent(toy, reason):
-    state = toy.take()
-    steps = renew(toy.session, [state])
-    effect = next(steps)
-    toy.play(lose(state, reason), *LOSS) if reason else toy.give_back(state)
-    assert effect.command() is None
-    toy.commands.append(None)
-    tally = toy.perform(effect, toy.codes(*[None] * 5, sent=0))
-    with pytest.raises(StopIteration) as stop:
-        steps.send(tally)
-    assert stop.value.value[0] == []
-    assert state.lost == reason
+def lose_it(toy, state):
+    toy.play(lose(state, "a reason"), *LOSS)
 
 
-def test_renewal_has_the_count_of_the_instant_of_sending(toy):
-    state = toy.take()
-    steps = renew(toy.session, [state])
-    effect = next(steps)
+def count_it(toy, state):
     state.count = 7
-    assert effect.command().args[1] == 7
-    toy.commands.append(effect.command())
-    with pytest.raises(StopIteration):
-        steps.send(toy.perform(effect, toy.codes(*[OURS] * 5)))
-
-
-def release_one(toy, states):
-    toy.give_back(states[1])
-
-
-def lose_one(toy, states):
-    toy.play(lose(states[1], "a reason"), *LOSS)
-
-
-@pytest.mark.parametrize("change", [None, release_one, lose_one])
-def test_renewal_of_many_holds_is_the_same_for_the_others_whatever_happens_to_one(toy, change):
-    states = [toy.take(name) for name in ("x", "y", "z")]
-    toy.now = 1010.0
-    meanwhile = (lambda: change(toy, states)) if change else None
-    replies = toy.answers(*[[OURS] * 3] * 5, meanwhile=meanwhile)
-    run_renew(toy, states, ("ask lock_renew", replies), *[ROLLBACK] * bool(change))
-    for state in (states[0], states[2]):
-        assert state.renew_at == pytest.approx(1020.0)
-        assert state.valid_until == pytest.approx(1010.0 + LEASE - DRIFT)
-    assert states[1].valid_until == pytest.approx((1030.0 if change else 1040.0) - DRIFT, abs=0.01)
 
 
 @pytest.mark.parametrize(
-    ("change", "answer", "lost"), [(release_one, THEIRS, None), (lose_one, OURS, "a reason")], ids=["released", "lost"]
+    ("change", "names", "counts"),
+    [
+        pytest.param(release_it, ("x", "y"), {b"redsync:y": 1}, id="one of two released"),
+        pytest.param(release_it, ("x",), None, id="released"),
+        pytest.param(lose_it, ("x",), None, id="lost"),
+        pytest.param(count_it, ("x",), {b"redsync:x": 7}, id="acquired again"),
+    ],
+)
+def test_renewal_says_what_is_so_in_the_instant_of_sending(toy, change, names, counts):
+    first, *others = holds = [toy.take(name) for name in names]
+    steps = renew(toy.session, holds)
+    effect = next(steps)
+    change(toy, first)
+    command = effect.command()
+    toy.commands.append(command)
+    assert (command and dict(zip(command.keys, command.args[1::3], strict=True))) == counts
+    answers = toy.codes(*[OURS] * 5) if counts else toy.codes(*[None] * 5, sent=0)
+    with pytest.raises(StopIteration) as stop:
+        steps.send(toy.perform(effect, answers))
+    assert stop.value.value[0] == (others or [first] * bool(counts))
+    assert first.lost == ("a reason" if change is lose_it else None)
+
+
+@pytest.mark.parametrize(
+    ("change", "answer", "lost"), [(release_it, THEIRS, None), (release_it, OURS, None), (lose_it, OURS, "a reason")]
 )
 def test_hold_that_ended_while_its_renewal_travels_is_neither_renewed_nor_lost_again(toy, change, answer, lost):
-    state = toy.take()
+    states = one, ended, other = [toy.take(name) for name in ("x", "y", "z")]
+    before = ended.valid_until
     toy.now = 1010.0
-    before = state.valid_until
-    answers = toy.codes(*[answer] * 5, meanwhile=lambda: change(toy, [None, state]))
-    confirmed, _ = run_renew(toy, [state], ("ask lock_renew", answers), ROLLBACK)
-    assert confirmed == []
-    assert state.lost == lost
-    assert state.valid_until == before
+    replies = toy.answers(*[[OURS, answer, OURS]] * 5, meanwhile=lambda: change(toy, ended))
+    confirmed, _ = run_renew(toy, states, ("ask lock_renew", replies), ROLLBACK)
+    assert confirmed == [one, other]
+    assert (ended.lost, ended.valid_until) == (lost, before)
 
 
 # Renewing many holds.
@@ -264,36 +195,6 @@ def test_renewal_decides_on_many_holds_each_by_itself(toy):
     assert toy.commands[-2].keys == tuple(b"redsync:" + name for name in names)
 
 
-def fate(toy, names, *answers):
-    """Renew new holds; return the result for the first."""
-    toy.now = 1000.0
-    states = [toy.take(name, owner=toy.new_owner()) for name in names]
-    first = states[0]
-    toy.now = 1010.0
-    replies = iter([toy.answers(*answers)])
-    toy.drive(renew(toy.session, states), lambda described, effect: next(replies, None))
-    for state in states:
-        toy.session.holds.remove(state)
-    return first.lost is None, round(first.valid_until, 1), round(first.renew_at)
-
-
-CODES = [OURS, REPAIRED, THEIRS]
-ANSWERS = [*CODES, "down"]
-
-
-@pytest.mark.parametrize("first", ANSWERS)
-@pytest.mark.parametrize("second", ANSWERS)
-def test_hold_among_others_has_the_same_result_as_alone(make_toy, first, second):
-    """Whatever nodes answer about the others, and in whatever order."""
-    toy = make_toy(3)
-    for third in ANSWERS:
-        answers = first, second, third
-        alone = fate(toy, ["alone"], *[code if code == "down" else [code] for code in answers])
-        for others in itertools.product(CODES, repeat=3):
-            both = [code if code == "down" else [code, other] for code, other in zip(answers, others, strict=True)]
-            assert fate(toy, ["ours", "other"], *both) == alone, (answers, others)
-
-
 def test_renewal_of_many_holds_is_open_until_each_is_decided(toy):
     one, other = holds = [toy.take("one"), toy.take("other")]
     answers = toy.answers([2, 2], [2, 1], [2, 1], [2, 2], [2, 2])
@@ -304,14 +205,6 @@ def test_renewal_of_many_holds_is_open_until_each_is_decided(toy):
     _, tally = run_renew(toy, holds, ("ask lock_renew", decided_early))
     assert tally.choices.count(Choice.GRANTED) == 3
     assert tally.at == tally.sent_at + 0.001, "it waited for no further node"
-
-
-@pytest.mark.parametrize(("lease", "timeout", "lease_ms"), [(2.0, 0.1, 2_000), (None, 0.25, 30_000)])
-def test_renewal_waits_no_longer_than_its_lease_allows(toy, lease, timeout, lease_ms):
-    one, other = toy.take("one"), toy.take("other")
-    run_renew(toy, [one, other], ("ask lock_renew", toy.all_say([2, 2])), lease=lease)
-    assert toy.asked[-1].timeout == pytest.approx(timeout)
-    assert toy.commands[-1].args == (one.claim, 1, lease_ms, other.claim, 1, lease_ms)
 
 
 def test_release_that_overtakes_the_answer_of_a_renewal_is_pending_for_nodes_it_may_have_repaired(toy):
@@ -327,13 +220,16 @@ def test_release_that_overtakes_the_answer_of_a_renewal_is_pending_for_nodes_it_
 # Extending.
 
 
-@pytest.mark.parametrize(("lease", "lease_ms", "lasts"), [(60.0, 60_000, 60.0 - 0.602), (None, 2_000, 2.0 - 0.022)])
-def test_extend_lengthens_now_on_a_quorum_for_its_lease_or_the_holds_own(toy, lease, lease_ms, lasts):
+@pytest.mark.parametrize(
+    ("lease", "lease_ms", "timeout", "lasts"), [(60.0, 60_000, 0.25, 60.0 - 0.602), (None, 2_000, 0.1, 2.0 - 0.022)]
+)
+def test_extend_lengthens_now_on_a_quorum_for_its_lease_or_the_holds_own(toy, lease, lease_ms, timeout, lasts):
     state = toy.take(lease=2.0)
     toy.now = 1001.0
     answers = toy.answers([2], [2], [2], "down", "down")
     toy.play(extend(toy.session, state, lease, toy.now), ("ask lock_renew", answers))
     assert toy.commands[-1].args == (toy.owner.claim(1), 1, lease_ms)
+    assert toy.asked[-1].timeout == pytest.approx(timeout), "no longer than the lease allows"
     assert toy.asked[-1].guard == 0.0, "it repairs nodes that lost their memory"
     assert state.valid_until == pytest.approx(1001.0 + lasts)
     assert not state.renewed, "an extension is not a renewal"

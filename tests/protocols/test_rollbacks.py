@@ -2,18 +2,15 @@
 
 import pytest
 
-from redsync._core.effects import Broadcast
 from redsync.exceptions import QuorumError
 from tests.support.toy_replies import (
     NEW,
     OURS,
-    SPLIT,
     WRONG_TYPE,
     A,
     B,
     busy,
     held,
-    waiting_script,
     without_quorum,
     won,
 )
@@ -107,74 +104,7 @@ def test_rollback_is_also_owed_to_nodes_that_did_not_answer(toy):
     assert toy.told[0].deliver_to == 0b01111
 
 
-def test_acquire_remembers_which_nodes_may_keep_the_claim(toy):
-    state = toy.acquire(
-        ("ask lock_acquire", toy.answers(NEW, "down", "down", "down", "down", sent=0b00011)),
-        "tell lock_abandon",
-        ("wait", toy.slept()),
-        ("ask lock_acquire", toy.answers(NEW, NEW, NEW, "down", "down", sent=0b00111)),
-    )
-    assert state.may_keep == 0b00111
-
-
-def test_acquire_records_success_on_its_outcome_and_nothing_else(toy):
-    busy_then_won = [
-        ("ask lock_acquire", busy(toy)),
-        ("ask lock_acquire for a place", toy.all_say(NEW, meanwhile=lambda: noted.append(toy.requested.state))),
-    ]
-    noted = []
-    state = toy.acquire(*busy_then_won)
-    assert noted == [None]
-    assert toy.requested.state is state
-
-
 # Interruptions.
-
-
-def acquire_scripts(toy):
-    """The courses of an acquire, each up to its win."""
-    outage_then_split = [
-        ("ask lock_acquire", toy.answers(NEW, NEW, "down", "down", "down", sent=0b00011)),
-        "tell lock_abandon",
-        ("wait", toy.slept()),
-        ("ask lock_acquire", toy.answers(*SPLIT)),
-        "tell lock_abandon",
-        ("wait", toy.slept()),
-        ("ask lock_acquire for a place", won(toy)),
-    ]
-    rolled_back_then_handed_over = [
-        ("ask lock_acquire", busy(toy)),
-        ("ask lock_acquire for a place", toy.answers(held(), held(), held(), held(), NEW)),
-        "tell lock_abandon",
-        ("wait for wake-up", toy.slept(0.05)),
-        ("ask lock_acquire for a place", busy(toy)),
-        ("wait for wake-up", toy.slept(0.05, handed=ALL)),
-    ]
-    return {
-        "at once": [("ask lock_acquire", won(toy))],
-        "waiting": waiting_script(toy),
-        "unlucky": outage_then_split,
-        "handed over": rolled_back_then_handed_over,
-    }
-
-
-@pytest.mark.parametrize("way", ["at once", "waiting", "unlucky", "handed over"])
-def test_acquire_interrupted_anywhere_leaves_nothing_behind(make_toy, way):
-    script = acquire_scripts(make_toy())[way]
-    for at in range(len(script)):
-        toy = make_toy()
-        cleanup = toy.interrupt(toy.acquiring(), acquire_scripts(toy)[way], at)
-        queued = any(len(effect.command.keys) == 3 for effect in toy.asked)
-        assert cleanup == ["tell lock_abandon, leave" if queued else "tell lock_abandon"], at
-        assert len(toy.session.holds) == 0
-        assert toy.requested.state is None, "a success that was rolled back is not reported"
-        assert toy.alarms == 0
-        rollback = toy.told[-1]
-        assert rollback.command.args[0] == toy.commands[-1].args[0], "the latest ask"
-        assert rollback.owner == toy.owner
-        assert rollback.deliver_until >= toy.now + LEASE, "as long as a node may keep the claim"
-        if isinstance(toy.effects[-2], Broadcast):
-            assert rollback.deliver_to == ALL, "the interrupted round may have been sent to any node"
 
 
 @pytest.mark.parametrize("at", [0, 1, 2])

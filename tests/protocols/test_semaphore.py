@@ -6,14 +6,13 @@ from weakref import ref
 import pytest
 
 from redsync._core.client_records import ClientRecord
-from redsync._core.permits import Limit, SlotKeys, next_version
+from redsync._core.permits import next_version
 from redsync._protocols.holding import lose
 from redsync._protocols.renewal import renew
-from redsync._protocols.semaphore import SEMAPHORE, Pool, acquire, available, holdings, limit_of, release_latest, resize
+from redsync._protocols.semaphore import available, holdings, limit_of, release_latest, resize
 from redsync.exceptions import KeyTypeError, LeaseLostError, OverReleaseError, QuorumError
+from tests.support.slots import ASK, V1, got
 
-V1 = 1 << 32
-ASK = "ask semaphore_acquire for a place"
 RECORD = ClientRecord("host", 7, "program", 1.0)
 
 
@@ -28,27 +27,16 @@ def look(version=-1, permits=0, taken=(), holders=(), now_ms=NOW_MS):
 
 
 @pytest.fixture
-def pool():
-    return Pool("x", SlotKeys.of(b"redsync:", b"x"), Limit(4))
+def pool(semaphore):
+    return semaphore.pool
 
 
 @pytest.fixture
-def take(toy, pool):
+def take(semaphore):
     """Take a permit on all nodes."""
 
-    def take(*slots, answers=None, **fields):
-        owner = toy.new_owner()
-        options = {
-            "kind": SEMAPHORE,
-            "keys": pool.keys,
-            "owner": owner,
-            "timeout": 0.0,
-            "holds": len(slots),
-        }
-        request = toy.request(**{**options, **fields})
-        steps = acquire(toy.session, request, pool.limit, toy.now)
-        granted = b",".join(b"%d" % slot for slot in slots)
-        return toy.play(steps, (ASK, answers or toy.all_say([granted, b""])))
+    def take(*slots, answers=None):
+        return semaphore.play((ASK, answers or semaphore.toy.all_say(got(*slots))), n=len(slots))
 
     return take
 
@@ -204,14 +192,6 @@ def test_loss_of_one_is_raised_when_all_have_been_released(toy, pool, take):
     assert (first.count, second.count) == (0, 0)
 
 
-def test_interrupted_release_releases_the_rest_without_waiting(toy, pool, take):
-    take(0), take(1)
-    steps = release_latest(toy.session, pool, 2, toy.now)
-    cleaned_up = toy.interrupt(steps, [("ask semaphore_release", None)], 0)
-    assert cleaned_up == ["tell semaphore_abandon, leave", "tell semaphore_release"]
-    assert len(toy.session.holds) == 0
-
-
 def test_permits_of_a_release_under_way_can_not_be_released_again(toy, pool, take):
     first, second = take(0), take(1)
     steps = release_latest(toy.session, pool, 2, toy.now)
@@ -240,12 +220,15 @@ def test_release_interrupted_before_it_asks_gives_back_what_it_took(toy, pool, t
     assert (first.count, first.live, second.live) == (1, True, False)
 
 
-def test_interrupted_release_leaves_the_rest_of_a_permit_for_several(toy, pool, take):
-    first, _ = take(0, 1, 2), take(3)
+@pytest.mark.parametrize("rest", [[], [(2, True)]], ids=["of single permits", "of a permit for three"])
+def test_interrupted_release_ends_all_that_it_was_to_release_without_waiting(toy, pool, take, rest):
+    """Of a permit for several it leaves the rest."""
+    earlier, _ = take(*range(3 if rest else 1)), take(3)
     steps = release_latest(toy.session, pool, 2, toy.now)
-    assert toy.interrupt(steps, [("ask semaphore_release", None)], 0) == ["tell semaphore_abandon, leave"]
-    assert (first.count, first.live) == (2, True)
-    assert list(toy.session.holds.permits(pool.keys.lock)) == [first]
+    after = ["tell semaphore_abandon, leave", *["tell semaphore_release"] * (not rest)]
+    assert toy.interrupt(steps, [("ask semaphore_release", None)], 0) == after
+    assert [(state.count, state.live) for state in toy.session.holds] == rest
+    assert list(toy.session.holds.permits(pool.keys.lock)) == [earlier] * len(rest)
 
 
 # Renewal.

@@ -5,11 +5,8 @@ from contextlib import suppress
 import pytest
 
 from redsync._core.effects import Wait
-from redsync._core.permits import Limit, SlotKeys
-from redsync._protocols.claims import AcquireRequest
-from redsync._protocols.holding import release
-from redsync._protocols.semaphore import SEMAPHORE, acquire
-from redsync._protocols.slot_claims import SlotQueue
+from redsync._protocols.semaphore import SEMAPHORE
+from tests.protocols import conftest
 from tests.support.slots import ASK, ROLLBACK, ToySemaphore, full, got
 
 
@@ -32,14 +29,6 @@ def test_permit_without_room_draws_a_ticket_and_waits(semaphore):
     assert back.command.args[1:] == (0, *place), "it gets the place again that a grant has removed"
     assert back.deliver_to == 0, "at once or never: it may have left by then"
     assert (drop.command.args[1:], drop.deliver_to) == ((0,), 0b11111)
-
-
-def test_ticket_of_absurd_size_does_not_spread_from_one_node(semaphore):
-    toy = semaphore.toy
-    semaphore.play(
-        (ASK, toy.answers(full(3), full(1 << 60), full(5), full(), full())), (ASK, toy.all_say(got(2))), timeout=5.0
-    )
-    assert [command.args[5] for command in toy.commands] == [0, 6]
 
 
 def test_place_is_pending_for_nodes_that_only_the_rollback_has_reached(semaphore):
@@ -90,39 +79,19 @@ def test_permit_that_has_heard_too_few_nodes_to_draw_a_ticket_tries_again_soon(m
     assert toy.waits[0].until - 1000.0 < 0.05
 
 
-def test_permit_interrupted_before_it_asks_with_its_ticket_takes_no_place(semaphore, monkeypatch):
-    """It has drawn one, but no node has heard of it. A rollback that restores the place would make it there."""
-    toy = semaphore.toy
-    steps = semaphore.steps(timeout=5.0)
-    ask = SlotQueue.ask
-
-    def interrupted(line, now):
-        if toy.tallies:
-            raise KeyboardInterrupt
-        return ask(line, now)
-
-    monkeypatch.setattr(SlotQueue, "ask", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        toy.play(steps, (ASK, toy.all_say(full())), ROLLBACK)
-    assert [len(told.command.args) for told in toy.told] == [2], "permit and whether to leave, no place"
-
-
 # Waiters that find no quorum, on virtual nodes.
 
-KEYS = SlotKeys.of(b"redsync:", b"x")
 
-
-class Program:
+class Program(conftest.Program):
     """A client of a semaphore of two permits, one effect at a time; `reach`: the nodes that it reaches."""
 
     def __init__(self, world, reach=(0, 1, 2)):
-        self.world, self.reach = world, reach
-        self.session, self.owner = world.session(restart_guard=0.0)
+        super().__init__(world, 2)
+        self.reach = reach
         self.state = self.effect = None
 
     def ask(self, timeout, n=1):
-        request = AcquireRequest(name="x", kind=SEMAPHORE, keys=KEYS, owner=self.owner, timeout=timeout, holds=n)
-        self.steps = acquire(self.session, request, Limit(2), self.world.now)
+        self.steps = self.asking(n, start=0.5, timeout=timeout)
         self.effect = next(self.steps)
 
     def step(self):
@@ -150,9 +119,6 @@ class Program:
             self.steps.throw(KeyboardInterrupt())
             while True:
                 self.steps.send(None)
-
-    def release(self):
-        self.world.run(release(self.session, self.state, self.world.now))
 
 
 @pytest.fixture
@@ -186,7 +152,7 @@ def test_waiter_keeps_its_turn_although_one_of_its_rounds_finds_no_quorum(world,
     waiter.step()
     waiter.reach = (0, 1, 2)
     waiter.sleep()
-    holder.release()
+    holder.release(holder.state)
     assert Program(world).acquire(0.0) is None
     while waiter.effect is not None:
         waiter.step()

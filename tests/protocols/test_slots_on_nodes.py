@@ -2,44 +2,32 @@
 
 import pytest
 
-from redsync._core.permits import Limit, SlotKeys
-from redsync._protocols.claims import AcquireRequest
-from redsync._protocols.renewal import renew
-from redsync._protocols.semaphore import SEMAPHORE, acquire
 from redsync.exceptions import QuorumError
+from tests.protocols import conftest
 from tests.support.hunting import break_script
 from tests.support.virtual import World
 
-KEYS = SlotKeys.of(b"redsync:", b"x")
 PERMITS = 3
 LEASE = 30.0
 
 
-class Program:
+class Program(conftest.Program):
     """A client of one semaphore; `reach`: the only nodes that it can reach."""
 
     def __init__(self, world, reach=(0, 1, 2)):
-        self.world = world
-        self.session, self.owner = world.session(lease=LEASE, restart_guard=0.0)
+        super().__init__(world, PERMITS)
         world.reach[self.owner.client_id] = reach
 
-    def asking(self, *slots):
+    def asking_for(self, *slots):
         """Return the steps of an ask for that many permits; it prefers these slots."""
-        limit = Limit(PERMITS)
-        request = AcquireRequest(name="x", kind=SEMAPHORE, keys=KEYS, owner=self.owner, timeout=0.0, holds=len(slots))
-        self.session.random = lambda: slots[0] / PERMITS
-        return acquire(self.session, request, limit, self.world.now)
+        return self.asking(len(slots), start=slots[0] / PERMITS)
 
     def take(self, slot):
-        return self.world.run(self.asking(slot))
-
-    def renew(self, state):
-        """Renew as the watchdog does; return whether a quorum confirmed it."""
-        return self.world.run(renew(self.session, [state]))[0] == [state]
+        return self.world.run(self.asking_for(slot))
 
     def slots(self):
         """Return the slots that each node keeps for it."""
-        found = [store.peek(KEYS.slots) for store in self.world.stores]
+        found = [store.peek(conftest.SLOT_KEYS.slots) for store in self.world.stores]
         permit = self.owner.claim(1)
         return [value[0].get(permit, b"-").decode() if value else "-" for value in found]
 
@@ -58,7 +46,7 @@ def choose_differently(world):
     holders = []
     for slot, passing, node in [(0, (0, 1), 2), (1, (1,), 1)]:
         passer_by = Program(world, reach=(node,))
-        steps = world.play(passer_by.asking(*passing))
+        steps = world.play(passer_by.asking_for(*passing))
         next(steps)
         next(steps)  # It has asked, and the node has granted.
         holder = Program(world)
@@ -90,12 +78,12 @@ def test_renewal_keeps_a_permit_of_several_slots_although_each_is_taken_on_a_nod
     world = make_world()
     passers_by = []
     for slot, node in (1, 0), (0, 2):
-        steps = world.play(Program(world, reach=(node,)).asking(slot))
+        steps = world.play(Program(world, reach=(node,)).asking_for(slot))
         next(steps)
         next(steps)  # It has asked, and the node has granted.
         passers_by.append(steps)
     holder = Program(world)
-    state = world.run(holder.asking(0, 1))
+    state = world.run(holder.asking_for(0, 1))
     assert holder.renew(state)
     assert holder.slots() == ["0,2", "0,2", "-"]
 

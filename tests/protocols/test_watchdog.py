@@ -8,8 +8,6 @@ import pytest
 from redsync._core.observing import HoldLost
 from redsync._core.timing import renew_at
 from redsync._protocols.mutex import MUTEX
-from redsync._protocols.renewal import extend
-from redsync.exceptions import QuorumError
 from tests.protocols.conftest import Stop
 from tests.support.toy_replies import LOSS
 
@@ -84,30 +82,6 @@ def test_watchdog_keeps_a_hold_over_a_rolling_restart(toy):
     assert state.valid(toy.now + 20.0)
 
 
-def test_watchdog_sends_at_most_200_claims_in_a_command(toy):
-    for i in range(450):
-        take(toy, f"lock {i}")
-    toy.now = 1010.5
-    toy.run_watchdog(sleeps=1)
-    sizes = [len(command.keys) for command in toy.commands if command.script.name == "lock_renew"]
-    assert sorted(sizes) == [50, 200, 200]
-
-
-def test_watchdog_called_early_goes_to_sleep_again(toy):
-    state = take(toy)
-    sleeps = []
-
-    def answer(described, effect):
-        assert described == "wait"
-        sleeps.append(effect.until)
-        return toy.slept(0.5) if len(sleeps) < 4 else Stop()
-
-    with pytest.raises(Stop):
-        toy.drive(toy.watchdog(), answer)
-    assert sleeps == [state.renew_at] * 4
-    assert toy.session.holds.watched_until == state.renew_at
-
-
 def test_watchdog_renews_a_hold_that_was_acquired_while_it_slept(toy):
     states = []
 
@@ -123,16 +97,6 @@ def test_watchdog_renews_a_hold_that_was_acquired_while_it_slept(toy):
     assert toy.alarms == 1
     assert toy.tallies[-1].sent_at == pytest.approx(1010.0)
     assert states[0].valid_until == pytest.approx(1010.0 + LEASE - DRIFT)
-
-
-def test_watchdog_reports_several_losses_and_goes_on(toy):
-    gone = [take(toy, "a", lease=2.0), take(toy, "b", lease=2.0)]
-    kept = take(toy, "c")
-    toy.now = 1010.5
-    steps = toy.run_watchdog()
-    assert steps == [*LOSS, *LOSS, "ask lock_renew", "wait"]
-    assert [event.state for event in toy.events] == gone
-    assert kept.valid(toy.now + 25)
 
 
 # Many holds.
@@ -200,13 +164,3 @@ def test_watchdog_that_fails_anywhere_forgets_nothing(toy, at):
     assert all(state.valid(toy.now) and state.renew_at > toy.now - 1.0 for state in kept)
     assert all(state.lost is not None for state in gone)
     assert toy.now > 1020.0
-
-
-def test_extension_without_a_quorum_is_tried_again_soon(toy):
-    state = take(toy)
-    toy.run_watchdog()
-    with pytest.raises(QuorumError):
-        toy.play(extend(toy.session, state, None, toy.now), ("ask lock_renew", toy.codes(*["down"] * 5)))
-    failed_at = toy.now
-    toy.run_watchdog(sleeps=2)
-    assert toy.tallies[-1].sent_at <= failed_at + 1.0

@@ -48,7 +48,8 @@ def test_hold_of_an_ended_owner_is_released_at_once(toy, holds):
     assert toy.run_watchdog() == ["tell lock_release", "notify HoldOrphaned", "wait"]
     (told,) = toy.told
     assert told.command.args == (toy.owner.claim(1), 0, toy.keys.channel)
-    assert told.deliver_to == ALL
+    assert (told.owner, told.deliver_to) == (toy.owner, ALL)
+    assert told.deliver_until == pytest.approx(1030.25), "as long as a node may keep the claim"
     assert toy.events == [HoldOrphaned("x", str(toy.owner))]
     assert len(toy.session.holds) == 0
     assert (state.live, state.count) == (False, 0), "no thread that got the hold object believes in it"
@@ -65,16 +66,17 @@ def test_hold_of_an_ended_owner_stays_while_a_with_is_open(toy):
     assert toy.run_watchdog() == ["tell lock_release", "notify HoldOrphaned", "wait"]
 
 
-def test_all_holds_of_an_ended_owner_are_released_and_no_others(toy):
-    other = toy.new_owner()
+def test_all_holds_of_ended_owners_are_released_and_no_others(toy):
+    other, third = toy.new_owner(), toy.new_owner()
     kept = toy.take("b", owner=other)
-    for name in ("a", "b"):
-        toy.take(name)
+    for name, owner in ("a", toy.owner), ("b", toy.owner), ("c", third):
+        toy.take(name, owner=owner)
     quiet(toy, kept)
     toy.session.holds.orphan(toy.owner)
+    toy.session.holds.orphan(third)
     toy.run_watchdog()
-    assert sorted(event.name for event in toy.events) == ["a", "b"]
-    assert {event.owner for event in toy.events} == {str(toy.owner)}
+    ended = {(event.name, event.owner) for event in toy.events}
+    assert ended == {("a", str(toy.owner)), ("b", str(toy.owner)), ("c", str(third))}
     assert list(toy.session.holds) == [kept]
     assert kept.live
 
@@ -96,35 +98,6 @@ def test_hold_of_an_ended_owner_is_released_before_any_loss_or_renewal(toy):
     assert toy.run_watchdog() == ["tell lock_release", "notify HoldOrphaned", "wait"]
 
 
-def test_several_owners_that_ended_are_all_served(toy):
-    owners = [toy.new_owner() for _ in range(3)]
-    for i, owner in enumerate(owners):
-        toy.take(f"lock {i}", owner=owner)
-    for owner in owners:
-        toy.session.holds.orphan(owner)
-    assert toy.run_watchdog() == [*["tell lock_release", "notify HoldOrphaned"] * 3, "wait"]
-    assert [event.owner for event in toy.events] == [str(owner) for owner in owners]
-    assert not toy.session.holds.orphans
-
-
-def test_owner_that_ended_while_the_watchdog_slept_is_served_when_it_is_called(toy):
-    state = toy.take()
-    quiet(toy, state)
-    slept = []
-
-    def answer(described, effect):
-        if described != "wait":
-            return None
-        slept.append(effect.until)
-        if len(slept) == 2:
-            return KeyboardInterrupt()
-        return toy.slept(1.0, meanwhile=lambda: toy.session.holds.orphan(toy.owner))
-
-    with pytest.raises(KeyboardInterrupt):
-        toy.drive(toy.watchdog(), answer)
-    assert toy.events == [HoldOrphaned("x", str(toy.owner))]
-
-
 # Announcing the client.
 
 
@@ -132,6 +105,9 @@ def test_client_is_announced_at_once_and_every_20_seconds(make_toy):
     toy = make_toy(record=RECORD)
     assert toy.run_watchdog(sleeps=4) == ["tell client_announce", "wait"] * 4
     assert [wait.until for wait in toy.waits] == [1020.0, 1040.0, 1060.0, 1080.0]
+    told = toy.told[0]
+    assert (told.command.keys, told.command.args, told.owner) == ((b"redsync:client:toy",), (RECORD, 65_000), None)
+    assert (told.deliver_to, told.deliver_until) == (ALL, 1065.0), "it outlasts two lost ones"
 
 
 def test_observed_client_reads_the_clocks_of_its_nodes_with_all_announcements_but_the_first(make_toy):
@@ -161,16 +137,6 @@ def test_watchdog_with_more_than_one_command_to_send_is_not_late(toy):
     assert toy.run_watchdog(sleeps=2)[-1] == "wait"
     lags = [event.lag for event in toy.events if isinstance(event, WatchdogWoke)]
     assert lags == [0.0], "it slept once"
-
-
-def test_announcement_outlasts_two_lost_ones_and_is_pending_for_absent_nodes_until_then(make_toy):
-    toy = make_toy(record=RECORD)
-    toy.run_watchdog()
-    (told,) = toy.told
-    assert told.command.keys == (b"redsync:client:toy",)
-    assert told.command.args == (RECORD, 65_000)
-    assert told.owner is None
-    assert (told.deliver_to, told.deliver_until) == (ALL, 1065.0)
 
 
 def test_announcement_tells_since_when_the_oldest_holds_last(make_toy):
@@ -223,26 +189,20 @@ def test_client_that_was_suspended_is_announced_once_and_not_for_each_missed_tim
 # The shutdown.
 
 
-def test_shutdown_releases_the_holds_of_all_owners(toy):
-    states = [toy.take(), toy.take(owner=toy.new_owner(), holds=3)]
-    toy.take("lost").lost = "a reason"
-    toy.play(shutdown(toy.session), "tell lock_release", "tell lock_release")
-    assert [tell.command.args for tell in toy.told] == [(state.claim, 0, toy.keys.channel) for state in states]
-    assert [tell.owner for tell in toy.told] == [state.owner for state in states]
-    assert all(tell.deliver_to == ALL for tell in toy.told)
-    assert len(toy.session.holds) == 0
-    assert not any(state.live for state in states)
-
-
-def test_shutdown_withdraws_the_announcement_last(make_toy):
+def test_shutdown_releases_the_holds_of_all_owners_and_withdraws_the_announcement_last(make_toy):
     """As long as there are holds, people can see whose they are."""
     toy = make_toy(record=RECORD)
-    toy.take(kind=MUTEX)
-    toy.play(shutdown(toy.session), "tell lock_release", "tell client_announce")
-    told = toy.told[-1]
-    assert told.command.keys == (b"redsync:client:toy",)
-    assert told.command.args == (b"", 0)
-    assert told.deliver_to == 0, "it expires on an absent node"
+    states = [toy.take(), toy.take(owner=toy.new_owner(), holds=3)]
+    toy.take("lost").lost = "a reason"
+    toy.play(shutdown(toy.session), "tell lock_release", "tell lock_release", "tell client_announce")
+    *released, withdrawn = toy.told
+    assert [tell.command.args for tell in released] == [(state.claim, 0, toy.keys.channel) for state in states]
+    assert [tell.owner for tell in released] == [state.owner for state in states]
+    assert all(tell.deliver_to == ALL for tell in released)
+    assert (withdrawn.command.keys, withdrawn.command.args) == ((b"redsync:client:toy",), (b"", 0))
+    assert withdrawn.deliver_to == 0, "it expires on an absent node"
+    assert len(toy.session.holds) == 0
+    assert not any(state.live for state in states)
 
 
 @pytest.mark.parametrize("at", range(4))
