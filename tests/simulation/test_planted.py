@@ -302,7 +302,7 @@ MISTAKES = [
         patch=around(Window, "needed", lambda needed: lambda *args: needed(*args) + 0.3),
     ),
     Mistake(
-        "time until room is told as half of it", RetryAfterAccuracy, "has room in .* and was refused", 0, "limiter",
+        "time until room is told as half of it", RetryAfterAccuracy, "has room in .* and was refused", 27, "limiter",
         patch=around(Window, "room_after", lambda ours: lambda *args: ours(*args) / 2),
     ),
     # Latches.
