@@ -20,8 +20,6 @@ from tests.simulation.runs import Outcome, how_to_replay, simulate
 from tests.simulation.workload import SIMULATED
 
 _CHUNK = 25
-_SHOWN = 5
-_REPORTS = 20
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -66,19 +64,20 @@ def run_all(seeds: range, jobs: int | None, how: dict[str, Any]) -> int:
     """Make many runs over several processes, show progress, print the outcome; return the exit status."""
     begun, jobs = time.monotonic(), jobs or os.cpu_count() or 1
     total, failed = Outcome(), list[int]()
-    chunks = [seeds[i : i + _CHUNK] for i in range(0, len(seeds), _CHUNK)]
-    with multiprocessing.Pool(min(jobs, len(chunks) or 1)) as pool:
-        for number, (outcome, failures) in enumerate(pool.imap_unordered(partial(run_chunk, how=how), chunks), start=1):
-            total.add(outcome)
-            for seed, what in failures:
-                if len(failed) < _SHOWN:
-                    _print(f"seed {seed}: {what.rstrip()}\nreplay with: {how_to_replay(seed, **how)}\n")
+    # A run leaves little but reference cycles, and collecting them costs less for many runs at once: see `run`.
+    with multiprocessing.Pool(min(jobs, len(seeds)), initializer=gc.disable) as pool:
+        runs = pool.imap_unordered(partial(run, how=how), seeds, chunksize=_CHUNK)
+        for number, (seed, outcome) in enumerate(runs, start=1):
+            if isinstance(outcome, Outcome):
+                total.add(outcome)
+            else:
                 failed.append(seed)
-            if number % (len(chunks) // _REPORTS + 1) == 0:
-                _print(f"{min(number * _CHUNK, len(seeds)):,} of {len(seeds):,} runs")
-    took, runs = time.monotonic() - begun, total.runs + len(failed)
-    each, hours = 1000 * took * jobs / max(runs, 1), total.seconds / 3600
-    _print(f"{runs:,} runs in {took:.1f} s ({each:.1f} ms each on one core), {hours:,.1f} hours of virtual time")
+                _print(f"seed {seed}: {outcome.rstrip()}\nreplay with: {how_to_replay(seed, **how)}\n")
+            if number % (40 * _CHUNK) == 0:
+                _print(f"{number:,} of {len(seeds):,} runs")
+    took, hours = time.monotonic() - begun, total.seconds / 3600
+    each = 1000 * took * jobs / max(len(seeds), 1)
+    _print(f"{len(seeds):,} runs in {took:.1f} s ({each:.1f} ms each on one core), {hours:,.1f} hours of virtual time")
     _print(f"{total.acquisitions:,} acquisitions, {total.losses:,} reported losses")
     _print(f"faults: {', '.join(f'{count:,} {kind}' for kind, count in total.faults.most_common()) or 'none'}")
     if failed:
@@ -88,21 +87,16 @@ def run_all(seeds: range, jobs: int | None, how: dict[str, Any]) -> int:
     return int(bool(failed))
 
 
-def run_chunk(seeds: range, how: dict[str, Any]) -> tuple[Outcome, list[tuple[int, str]]]:
-    """Return the sum of all successful runs, and the failed ones, each with its reason."""
-    outcome, failures = Outcome(), []
-    # A run leaves little but reference cycles; collecting those of many runs at once costs less.
-    gc.disable()
-    for seed in seeds:
-        try:
-            outcome.add(simulate(seed, **how))
-        except SimulationError as error:
-            failures.append((seed, "\n".join(error.complaints)))
-        except Exception:
-            failures.append((seed, traceback.format_exc()))
-    gc.enable()
-    gc.collect()
-    return outcome, failures
+def run(seed: int, how: dict[str, Any]) -> tuple[int, Outcome | str]:
+    """Make one run; return its seed, and its outcome, or the reason why it failed."""
+    if seed % _CHUNK == 0:
+        gc.collect()
+    try:
+        return seed, simulate(seed, **how)
+    except SimulationError as error:
+        return seed, "\n".join(error.complaints)
+    except Exception:
+        return seed, traceback.format_exc()
 
 
 def _print(text: str) -> None:

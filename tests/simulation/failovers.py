@@ -4,8 +4,7 @@ They come in addition to those of `faults`, which hit the present masters. Any r
 promoted, however little data it has. An isolated master keeps the clients on its side, and those that were not cut off
 from it. When it can be reached again, it may be promoted again before it learns that it was replaced.
 
-In clusters shards fail over, and slots move, move back, stop halfway, or lose their keys. In the end every node gets
-its own master.
+In clusters shards fail over, and slots move, move back, or lose their keys. In the end every node gets its own master.
 """
 
 from __future__ import annotations
@@ -198,23 +197,13 @@ class Reshardings(Failovers):
     def _begin(self, place: int, shard: Shard) -> None:
         rng = self._rng
         migration = self._cluster.move(place, shard, pause=rng.choice(_PAUSES))
-        if migration is None:
-            return
-        fate = rng.random()
-        if fate < 0.2:
+        if migration is not None and rng.random() < 0.2:
             self._soon(self._force, place)
-        elif fate < 0.4:
-            self._soon(self._abort, place)
 
     def _force(self, place: int) -> None:
         migration = self._cluster.moves.get(place)
         if migration is not None and not migration.force():
             self._sim.timeline.after(_AGAIN, self._force, place)
-
-    def _abort(self, place: int) -> None:
-        migration = self._cluster.moves.get(place)
-        if migration is not None:
-            migration.abort()
 
     def _move_back_and_forth(self, _group: Group) -> None:
         """Move a slot to another master, and soon back again, once or a few times."""

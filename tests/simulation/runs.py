@@ -26,7 +26,8 @@ _CALM = 3.0
 """Seconds of work after the last fault, at most."""
 
 _FIRST = 1000
-"""Seeds below this make runs of one shape; tests take a few. Later ones are for campaigns, and most runs are shorter.
+"""Seeds below this make runs of one shape; tests take a few. Later ones are for campaigns: most runs are shorter, some
+have two nodes, or programs that wait for nodes for a time only.
 """
 
 _REUSING = 0.5
@@ -43,12 +44,6 @@ _REWINDING = 0.4
 
 _SLOWNESS = 0.15
 """The probability that a process is slow or paused before it looks at the clock again."""
-
-_PAIRS_FROM = 1_000
-"""The seed from which some runs have two nodes."""
-
-_IMPATIENT_FROM = 1_000
-"""The seed from which the programs of some runs wait for nodes for a time only."""
 
 _SEVERAL_FROM = 10_000
 """Only from this seed on runs have clients with several sets of links, as clients for threads do."""
@@ -219,7 +214,7 @@ def simulate(
     if sim.groups:
         shape = shape.for_groups(sim)
     sim.client_options.update(lease=shape.lease, restart_guard=shape.lease, node_timeout=shape.node_timeout)
-    if seed >= _IMPATIENT_FROM:
+    if seed >= _FIRST:
         sim.client_options["outage_timeout"] = sim.random_for("patience").choice([0.0, shape.lease, math.inf])
     sim.network.retransmits = shape.long
     # An abandoned connection must do no harm even where it is neither reset nor ended.
@@ -252,6 +247,8 @@ def simulate(
         sim.run()
         # Claims that are never released expire now.
         sim.run(until=sim.now + 2 * shape.lease)
+        assert all(server.is_well for server in sim.servers), "faults end"
+        assert not any(route.troubled for route in sim.network._routes.values()), "faults of the network, too"
     kinds = (event.kind for event in sim.trace.events if event.__class__ is Faulted)
     text = sim.trace.text() if traced else ""
     return Outcome(1, sim.now, workload.acquisitions, workload.losses, Counter(kinds), text)
@@ -279,7 +276,7 @@ def _sets(seed: int) -> int:
 
 
 def _nodes(seed: int) -> int:
-    return (3, 5, 3, 1, 3, 4, 3 if seed < _PAIRS_FROM else 2, 5)[seed % 8]
+    return (3, 5, 3, 1, 3, 4, 3 if seed < _FIRST else 2, 5)[seed % 8]
 
 
 @contextmanager

@@ -31,8 +31,8 @@ The events follow, each with its instant of true time in seconds; the times rise
 | `a tries x` | acquire without waiting |
 | `a reads x [within S]` | wait for a read lock; `a acquires x` is for the write lock, where the kind is `read-write` |
 | `a releases x` | release it once |
-| `a pauses`, `resumes`, `crashes`, `goes dark` | the machine of `a` |
-| `node 1 hangs`, `resumes`, `crashes`, `goes dark`, `restarts`, `restarts empty`, `jumps S` | a node, or its clock |
+| `a pauses`, `resumes`, `goes dark` | the machine of `a` |
+| `node 1 hangs`, `resumes`, `crashes`, `restarts`, `restarts empty`, `jumps S` | a node, or its clock |
 | `node 1 restarts without the last S seconds` | a node that comes back with older data |
 | `node 1 answers BUSY`, `recovers` | errors for all commands (also `LOADING`), for all keys (`MOVED`), or for writes |
 | `node 1 forgets its scripts` | it answers `NOSCRIPT` |
@@ -40,9 +40,8 @@ The events follow, each with its instant of true time in seconds; the times rise
 | `Sentinels promote 1b`, `1c is not told`, `1c is told` | a decision, and whether a server hears of it |
 | `Sentinels of 1 list no replicas for S seconds` | they were reset |
 | `slot of 1 moves to 4[, a key every S at most]` | the slot of node 1 moves to the 4th shard, key by key |
-| `slot of 1 stays` | it stops moving, as soon as all keys are back |
 | `slot of 1 goes to 4 without its keys` | they are lost |
-| `server 1b crashes`, `hangs`, `resumes`, `restarts` | one server of a group |
+| `server 1b crashes`, `hangs` | one server of a group |
 | `1a 1c reach only each other`, `servers of 1 reach each other` | the network between the servers of a group |
 | `a is cut off from servers 1b 1c Sentinels` | the network to some of them, and to all Sentinels |
 | `a is cut off from 1 2`, `a is S seconds from 1 2`, `a reaches 1 2`, `all is well` | the network |
@@ -79,7 +78,6 @@ from tests.simulation.trial import Trial
 if TYPE_CHECKING:
     from tests.simulation.groups import GroupServer
     from tests.simulation.simulated_clusters import Shard
-    from tests.simulation.trial import Trial
 
 
 class Actor:
@@ -274,18 +272,20 @@ def _yes_or_no(word: str) -> bool:
     return word == "yes"
 
 
-_SETTINGS: Final[dict[str, Callable[[str], Any]]] = {
-    "seed": int,
-    "nodes": int,
-    "replicas": int,
-    "cluster": _yes_or_no,
-    "lease": float,
-    "guard": float,
-    "kind": _kind,
-    "kill": _yes_or_no,
-    "kept": _yes_or_no,
-    "retransmits": _yes_or_no,
+_SETTINGS: Final[dict[str, tuple[Callable[[str], Any], Any]]] = {
+    "seed": (int, 1),
+    "nodes": (int, 3),
+    "replicas": (int, None),
+    "cluster": (_yes_or_no, False),
+    "lease": (float, 2.0),
+    "guard": (float, None),
+    "kind": (_kind, "lock"),
+    "kill": (_yes_or_no, True),
+    "kept": (_yes_or_no, False),
+    "retransmits": (_yes_or_no, False),
 }
+"""The functions that read the settings, and their values by default; the guard is then the lease."""
+
 _LAST_LINES = 40
 
 
@@ -313,18 +313,16 @@ def _form(pattern: str) -> re.Pattern[str]:
 _OF_MACHINES: Final = {
     "pauses": methodcaller("pause"),
     "resumes": methodcaller("resume"),
-    "crashes": methodcaller("crash"),
     "goes dark": methodcaller("crash", dark=True),
 }
 _OF_SERVERS: Final = {
     "crashes": methodcaller("crash"),
     "hangs": methodcaller("hang"),
-    "resumes": methodcaller("resume"),
-    "restarts": methodcaller("restart"),
 }
 _OF_NODES: Final = {
     **_OF_SERVERS,
-    "goes dark": methodcaller("crash", dark=True),
+    "resumes": methodcaller("resume"),
+    "restarts": methodcaller("restart"),
     "restarts empty": methodcaller("restart", forget=True),
     "recovers": methodcaller("recover"),
     "forgets its scripts": methodcaller("forget_scripts"),
@@ -347,7 +345,6 @@ _STATEMENTS: Final[dict[str, Callable[..., object]]] = {
     "servers of NODES reach each other": ScenarioRunner.join,
     "WHO is cut off from servers SERVERS(?P<sentinels> Sentinels)?": ScenarioRunner.cut_off,
     r"slot of SLOT moves to SHARD(?:, a key every (?P<pause>[\d.]+) at most)?": ScenarioRunner.move,
-    "slot of SLOT stays": lambda stage, slot: stage.cluster.moves[slot].abort(),
     "slot of SLOT goes to SHARD without its keys": lambda stage, slot, shard: stage.cluster.seize(slot, shard),
     r"WHO acquires LOCK(?: within (?P<timeout>[\d.]+))?(?: for (?P<lease>[\d.]+))?": ScenarioRunner.acquire,
     r"WHO reads LOCK(?: within (?P<timeout>[\d.]+))?": lambda _, who, lock, timeout: who.ask(
@@ -391,7 +388,7 @@ class Scenario:
 
     def __init__(self, text: str, name: str = "scenario") -> None:
         self.name: Final = name
-        self._settings: Final[dict[str, Any]] = {"seed": 1, "nodes": 3, "lease": 2.0, "kind": "lock"}
+        self._settings: Final[dict[str, Any]] = {word: default for word, (_, default) in _SETTINGS.items()}
         self._clients: list[str] = []
         self._statements: Final[list[_Statement]] = []
         for number, line in enumerate(text.splitlines(), start=1):
@@ -410,7 +407,7 @@ class Scenario:
             return
         try:
             if first in _SETTINGS:
-                self._settings[first] = _SETTINGS[first](rest)
+                self._settings[first] = _SETTINGS[first][0](rest)
                 return
             at = float(first)
         except ValueError:
@@ -424,16 +421,6 @@ class Scenario:
             found = form.fullmatch(text)
             if found is not None:
                 words = found.groupdict()
-                who = words.get("who") or words.get("holder") or "nobody"
-                if who not in (*self._clients, "nobody"):
-                    raise self._error(number, f"{who!r} is not one of the clients: {' '.join(self._clients)}")
-                nodes = self._settings["nodes"]
-                shards = nodes + self._settings.get("cluster", False)
-                servers = [int(name[:-1]) for name in words.get("servers", words.get("server", "")).split()]
-                numbers = [*map(int, words.get("nodes", words.get("node", "")).split())]
-                numbers += [min(each, nodes) for each in servers]
-                if not all(1 <= number <= nodes for number in numbers) or max(servers, default=1) > shards:
-                    raise self._error(number, f"nodes are numbered from 1 to {nodes}: {text}")
                 return lambda stage: function(stage, **stage.find(words))
         raise self._error(number, f"no statement looks like this: {text}")
 
@@ -448,23 +435,26 @@ class Scenario:
             SimulationError: A promise was broken.
         """
         settings = self._settings
-        guard = settings.get("guard", settings["lease"])
-        options = {"lease": settings["lease"], "restart_guard": guard}
-        number = {"nodes": settings["nodes"], "replicas": settings.get("replicas")}
-        number["cluster"] = settings.get("cluster", False)
+        guard = settings["lease"] if settings["guard"] is None else settings["guard"]
+        options = {word: settings[word] for word in ("nodes", "replicas", "cluster", "lease")}
         replay = f"Scenario.read({self.name!r}).run()"
-        with Trial(settings["seed"], replay=replay, scripts=scripts, checkers=checkers, **number, **options) as sim:
+        with Trial(
+            settings["seed"], replay=replay, scripts=scripts, checkers=checkers, restart_guard=guard, **options
+        ) as sim:
             for node in sim.servers:
-                node.ends_former = settings.get("kill", True)
+                node.ends_former = settings["kill"]
             for group in sim.groups:
                 group.slowness = 0.0
-            sim.network.retransmits = settings.get("retransmits", False)
-            sim.network.kept = float(settings.get("kept", False))
+            sim.network.retransmits = settings["retransmits"]
+            sim.network.kept = float(settings["kept"])
             stage = ScenarioRunner(sim, self._clients, settings["kind"])
             for statement in self._statements:
                 sim.run(until=statement.at)
                 try:
                     statement.perform(stage)
+                except LookupError as missing:
+                    problem = f"{statement.text}: no client, node or server has that name or number"
+                    raise self._error(statement.line, problem) from missing
                 except UnmetError as unmet:
                     tail = f"the trace ends with\n{sim.trace.text(_LAST_LINES)}"
                     raise self._error(statement.line, f"{statement.text}: {unmet}\n\n{tail}") from None

@@ -18,7 +18,7 @@ Migrations: the keys of a slot move from one master to another, one by one.
 As with `CLUSTER SETSLOT` and `MIGRATE`: the old master marks the slot as leaving, keys move in any order, each at one
 instant, and when none is left the new master owns the slot. A failover of the old master in between makes it forget
 that the slot is leaving, so the operator must mark it again; until then the keys that have arrived are where no client
-looks. An aborted move first takes all keys back: without that, declaring the slot stable would silently lose them.
+looks.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ from tests.simulation.trial_nodes import TrialNode
 if TYPE_CHECKING:
     from tests.simulation.cluster_servers import ClusterServer
     from tests.simulation.groups import VirtualSentinel
-    from tests.simulation.trial import Trial
 
 
 class Migration:
@@ -55,7 +54,7 @@ class Migration:
         self._tag: Final = cluster.tags[place]
         self._slot: Final = cluster.slots[place]
         self._pause: Final = pause
-        self._over = self._returns = False
+        self._over = False
         self.target: Final = target
 
     @property
@@ -71,10 +70,7 @@ class Migration:
         if self._over:
             return
         if self._is_possible() and not self._move_key():
-            if self._returns:
-                self._stay()
-            else:
-                self.end()
+            self.end()
             return
         rng = self._cluster.random
         self._cluster.sim.timeline.after(self._pause * rng.random() + 0.001, self._step)
@@ -90,17 +86,14 @@ class Migration:
         """Move a key; return False if there was none."""
         source, target = self._source, self.target.master
         source.leaving[self._place] = target
-        before, after = (target, source) if self._returns else (source, target)
-        keys = before.keys_of(self._tag)
+        keys = source.keys_of(self._tag)
         if not keys:
             return False
         key = self._cluster.random.choice(keys)
-        found = before.store.look(key)
+        found = source.store.look(key)
         assert found is not None, "the key was listed a moment ago"
-        # If both have the key, that of the slot's owner is newer.
-        if not self._returns or source.store.look(key) is None:
-            after.take(key, *found)
-        before.release_key(key)
+        target.take(key, *found)
+        source.release_key(key)
         return True
 
     def end(self) -> None:
@@ -119,16 +112,6 @@ class Migration:
         self._leave()
         self._cluster.seize(self._place, self.target)
         return True
-
-    def abort(self) -> None:
-        """Leave the slot where it was, as soon as all moved keys are back."""
-        self._returns = True
-        self._note(f"will stay with {self._source.name}")
-
-    def _stay(self) -> None:
-        self._leave()
-        self._source.leaving.pop(self._place, None)
-        self._note(f"stays with {self._source.name}")
 
     def _leave(self) -> None:
         self._over = True
@@ -243,7 +226,6 @@ class Cluster(World):
     """A cluster whose masters are nodes.
 
     Attributes:
-        sim: The simulation.
         slots: The slot of each node.
         groups: The shards.
         moves: The moving slots, by node.
@@ -252,18 +234,16 @@ class Cluster(World):
     CHECKERS = OF_CLUSTERS
     groups: list[Shard]
 
-    def __init__(self, sim: Trial, nodes: int, replicas: int | None, scripts: Mapping[str, Script]) -> None:
-        self.sim: Final = sim
-        self.slots: Final = slots_of(nodes)
-        self.tags: Final = [KeyTagging(slot).tag for slot in self.slots]
-        self.moves: Final[dict[int, Migration]] = {}
-        self.random: Final = sim.random_for("cluster")
+    def _make(self, nodes: int, replicas: int | None, scripts: Mapping[str, Script]) -> None:
+        self.slots = slots_of(nodes)
+        self.tags = [KeyTagging(slot).tag for slot in self.slots]
+        self.moves: dict[int, Migration] = {}
+        self.random = self.sim.random_for("cluster")
         count = _REPLICAS if replicas is None else replicas
         self.groups = [Shard(self, i, count, scripts) for i in range(max(nodes + 1, _FEWEST))]
         self._decisions = 0
-        self._shards: Final = list(range(nodes))
-        self._told_at: Final[dict[ClusterServer, float]] = {}
-        self.sentinels = []
+        self._shards = list(range(nodes))
+        self._told_at: dict[ClusterServer, float] = {}
         self.servers: list[ClusterServer] = [server for shard in self.groups for server in shard.servers]
         self.nodes = [self.groups[i].master.as_node(i) for i in range(nodes)]
         for server in self.servers:

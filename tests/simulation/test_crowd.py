@@ -1,136 +1,227 @@
-"""Many tasks of one client that wait for one lock: all are served, with few commands each, next to other clients."""
+"""Many tasks of one client that wait: all are served, with few commands each, next to other clients and in an outage.
+
+`tests/core/test_local_queues.py` has the exact rules of the queues in the client.
+"""
 
 import asyncio
+import contextlib
 
 import pytest
 
 from redsync._core.local_queues import LIMIT
+from redsync._core.scripts import Script
 from redsync._kinds import LOCKS
-from redsync.exceptions import ClientClosedError, QuorumError
+from redsync.exceptions import QuorumError
 from redsync.testing.simulator.trace_events import Sent
+from tests.simulation.stores import execute
+from tests.simulation.trial import Trial
+from tests.support.sweeps import swept
 
-WAITERS = 250
-HELD = 0.01
+WAITERS = 200
+
+PROBES = 101
+"""Tries per second of all waiters in an outage, at most."""
+
+SICK = "if redis.call('exists', 'sick') == 1 then return redis.error_reply('MISCONF errors writing to disk') end\n"
 
 
 class Crowd:
-    """A client with `WAITERS` tasks, and another with a few."""
+    """A client with `WAITERS` tasks, which want the lock `x` or one lock each, and another client.
 
-    def __init__(self, sim):
-        self.sim = sim
-        self.a, self.b = sim.machine("a"), sim.machine("b")
+    Attributes:
+        served: The tasks that acquired, in order, each as its client's name and number.
+        ended: For each task the instant of its end, and how it ended.
+    """
+
+    def __init__(self, *, lease=60.0, guard=0.0, each_its_own=False):
+        sick = {"lock_acquire": SICK + Script.load("lock_acquire").source.decode()}
+        self.sim = Trial(seed=3, nodes=3, lease=lease, restart_guard=guard, checkers=(), scripts=sick)
+        self.a, self.b = self.sim.machine("a"), self.sim.machine("b")
         self.clients = {machine: machine.client() for machine in (self.a, self.b)}
+        self.each_its_own = each_its_own
         self.served = []
         self.ended = {}
-        self.tasks = []
+        self.b.start(self.hold("y", 0.0))
+        self.a.start(self.clients[self.a]._runner.connect())
+        self.sim.run(until=1.0)
 
     async def work(self, machine, number, timeout):
-        lock = self.clients[machine].get_lock("x")
+        lock = self.clients[machine].get_lock(f"x{number}" if self.each_its_own else "x")
+        outcome = "cancelled"
         try:
             if await lock.acquire(timeout=timeout):
                 self.served.append((machine.name, number))
-                await asyncio.sleep(HELD)
+                await asyncio.sleep(0.01)
                 await lock.release()
-            outcome = "done"
-        except (QuorumError, ClientClosedError, asyncio.CancelledError) as error:
-            outcome = type(error).__name__
-        self.ended[machine.name, number] = (self.sim.now, outcome)
+                outcome = "served"
+            else:
+                outcome = "busy"
+        except QuorumError:
+            outcome = "no quorum"
+        finally:
+            self.ended[machine.name, number] = self.sim.now, outcome
 
-    async def hold(self, seconds):
-        async with self.clients[self.b].get_lock("x"):
+    async def hold(self, name, seconds):
+        async with self.clients[self.b].get_lock(name):
             await asyncio.sleep(seconds)
 
-    def begin(self, machine, number, timeout=None):
-        started = [machine.start(self.work(machine, i, timeout)) for i in range(number)]
-        self.tasks += started
-        return started
+    def begin(self, machine=None, number=WAITERS, timeout=None):
+        machine = machine or self.a
+        return [machine.start(self.work(machine, i, timeout)) for i in range(number)]
 
-    def sent(self, *scripts):
-        return [each for each in self.sim.trace.events if isinstance(each, Sent) and each.script in scripts]
+    def asks(self, since=0.0):
+        """Return the commands with which a has asked for a lock since that instant."""
+        sent = (event for event in self.sim.trace.events if isinstance(event, Sent))
+        return [e for e in sent if e.client == "a" and e.script.endswith("lock_acquire") and e.at >= since]
 
+    def asked(self):
+        """Return the owners on a that have asked for a lock."""
+        return {ask.args[0].rpartition(b":")[0] for ask in self.asks()}
 
-SIMULATION = {"seed": 5, "nodes": 3, "lease": 30.0, "checkers": ()}
+    # Troubles, for which most nodes do not serve a.
+
+    def hang(self):
+        for node in self.sim.nodes[:2]:
+            node.hang()
+
+    def crash(self):
+        for node in self.sim.nodes:
+            node.crash()
+
+    def forget(self):
+        for node in self.sim.nodes:
+            node.crash()
+            node.restart(forget=True)
+
+    def sicken(self):
+        for node in self.sim.nodes:
+            execute(node.store, b"set", b"sick", b"1")
+
+    def part(self):
+        self.sim.partition(self.a, 0, 1)
+
+    def recover(self):
+        for node in self.sim.nodes:
+            node.restart()
+            node.resume()
+            execute(node.store, b"del", b"sick")
+        self.sim.heal()
 
 
 @pytest.fixture
-def crowd(sim):
-    return Crowd(sim)
+def make_crowd():
+    with contextlib.ExitStack() as stack:
+
+        def make(**options):
+            crowd = Crowd(**options)
+            stack.callback(crowd.sim.close)
+            return crowd
+
+        yield make
 
 
-def test_all_are_served_for_a_few_commands_each(sim, crowd):
-    crowd.begin(crowd.a, WAITERS)
-    sim.run()
+def test_all_are_served_for_a_few_commands_each(make_crowd):
+    crowd = make_crowd()
+    crowd.begin()
+    crowd.sim.run()
     assert sorted(number for _, number in crowd.served) == list(range(WAITERS))
-    assert len(crowd.sent("lock_acquire", "lock_abandon", "lock_release")) <= 6 * WAITERS
+    sent = [event for event in crowd.sim.trace.events if isinstance(event, Sent) and event.client == "a"]
+    assert len(sent) <= 6 * WAITERS
 
 
-def test_only_the_front_asks_while_the_lock_is_held(sim, crowd):
-    crowd.b.start(crowd.hold(20.0))
-    sim.run(until=1.0)
-    crowd.begin(crowd.a, WAITERS)
-    sim.run(until=15.0)
-    asked = {each.args[0].rpartition(b":")[0] for each in crowd.sent("lock_acquire") if each.client == "a"}
-    assert len(asked) == LIMIT == 64, "as docs/locks/lock.md says"
-
-
-def test_another_client_is_served_beside_a_crowd(sim, crowd):
-    crowd.begin(crowd.a, WAITERS)
-    sim.run(until=0.5)
+def test_another_client_is_served_beside_a_crowd(make_crowd):
+    crowd = make_crowd()
+    crowd.begin()
+    crowd.sim.run(until=1.5)
     crowd.begin(crowd.b, 10)
-    sim.run()
+    crowd.sim.run()
     positions = [i for i, (name, _) in enumerate(crowd.served) if name == "b"]
     assert len(positions) == 10
     assert max(positions) < LIMIT + 50, "no more than the front comes first"
 
 
-def test_timeouts_of_a_crowd_are_kept_and_mean_busy(sim, crowd):
-    crowd.b.start(crowd.hold(20.0))
-    sim.run(until=1.0)
-    crowd.begin(crowd.a, WAITERS, timeout=3.0)
-    sim.run(until=10.0)
-    assert not crowd.served
-    assert {outcome for _, outcome in crowd.ended.values()} == {"done"}
-    assert all(4.0 <= ended <= 4.05 for ended, _ in crowd.ended.values())
-
-
-def test_crowd_learns_that_nodes_are_away(sim, crowd):
-    crowd.b.start(crowd.hold(60.0))
-    sim.run(until=1.0)
-    crowd.begin(crowd.a, WAITERS, timeout=10.0)
-    sim.run(until=2.0)
-    sim.partition(crowd.a, 0, 1)
-    sim.run(until=20.0)
-    assert {outcome for _, outcome in crowd.ended.values()} == {"QuorumError"}
-    assert all(11.0 <= ended <= 11.05 for ended, _ in crowd.ended.values())
-
-
-def test_waiters_that_are_cancelled_make_room_for_others(sim, crowd):
-    crowd.b.start(crowd.hold(5.0))
-    sim.run(until=1.0)
-    tasks = crowd.begin(crowd.a, WAITERS)
-    sim.run(until=2.0)
+def test_only_the_front_asks_and_waiters_that_are_cancelled_make_room_for_others(make_crowd):
+    crowd = make_crowd()
+    crowd.b.start(crowd.hold("x", 5.0))
+    crowd.sim.run(until=1.5)
+    tasks = crowd.begin()
+    crowd.sim.run(until=3.0)
+    assert len(crowd.asked()) == LIMIT == 64, "as docs/locks/lock.md says"
     for task in [*tasks[:LIMIT], *tasks[-50:]]:
         task.cancel()
-    sim.run()
+    crowd.sim.run()
     assert sorted(number for _, number in crowd.served) == list(range(LIMIT, WAITERS - 50))
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [kind for kind in LOCKS if kind.waits != "queue"],
-    ids=lambda kind: kind.word,
-)
-def test_waiters_of_other_kinds_do_not_queue_in_the_client(sim, crowd, kind):
+@pytest.mark.parametrize("kind", [kind for kind in LOCKS if kind.waits != "queue"], ids=lambda kind: kind.word)
+def test_waiters_of_other_kinds_do_not_queue_in_the_client(make_crowd, kind):
     """An order of arrival begins with a ticket from the nodes; a pausing waiter has no place in the queue."""
-    crowd.b.start(crowd.hold(60.0))
-    sim.run(until=1.0)
-
-    async def wait():
-        await kind.maker(crowd.clients[crowd.a])("x").acquire(timeout=3.0)
-
+    crowd = make_crowd()
+    crowd.b.start(crowd.hold("x", 60.0))
+    crowd.sim.run(until=1.5)
     for _ in range(LIMIT + 10):
-        crowd.a.start(wait())
-    sim.run(until=1.1)
-    sent = crowd.sent("lock_acquire", "fair_lock_acquire")
-    asked = {each.args[0].rpartition(b":")[0] for each in sent if each.client == "a"}
-    assert len(asked) == LIMIT + 10
+        crowd.a.start(kind.maker(crowd.clients[crowd.a])("x").acquire(timeout=3.0))
+    crowd.sim.run(until=1.6)
+    assert len(crowd.asked()) == LIMIT + 10
+
+
+@pytest.mark.parametrize(
+    ("trouble", "outcome"),
+    [(None, "busy"), ("hang", "no quorum"), *swept(("part", "no quorum"))],
+)
+def test_timeouts_of_a_crowd_are_kept_and_say_why(make_crowd, trouble, outcome):
+    crowd = make_crowd()
+    crowd.b.start(crowd.hold("x", 60.0))
+    crowd.sim.run(until=1.5)
+    crowd.begin(timeout=10.0)
+    crowd.sim.run(until=2.0)
+    if trouble is not None:
+        getattr(crowd, trouble)()
+    crowd.sim.run(until=20.0)
+    assert {outcome for _, outcome in crowd.ended.values()} == {outcome}
+    assert all(11.5 <= ended <= 11.55 for ended, _ in crowd.ended.values())
+
+
+# Each task wants its own lock, and the nodes are away.
+
+
+@pytest.mark.parametrize("trouble", ["hang", "sicken", "forget", *swept("crash", "part")])
+def test_crowd_asks_little_in_an_outage_and_is_served_soon_after_it(make_crowd, trouble):
+    """Nodes that may have forgotten something are back at once, but do not count until their guard ends."""
+    guard = 20.0 if trouble == "forget" else 0.0
+    crowd = make_crowd(lease=guard or 60.0, guard=guard, each_its_own=True)
+    getattr(crowd, trouble)()
+    crowd.begin()
+    crowd.sim.run(until=20.0)
+    assert not crowd.served
+    assert 20 < len(crowd.asks(since=2.0)) <= PROBES * 18, "some waiter always looks, and never a crowd"
+    if guard:
+        crowd.sim.run(until=26.0)
+    else:
+        crowd.recover()
+        crowd.sim.run(until=24.0)
+        assert len(crowd.asks(since=20.0)) <= 1.2 * WAITERS
+    assert len(crowd.served) == WAITERS
+
+
+def test_held_locks_outlast_an_outage_though_a_crowd_waits(make_crowd):
+    crowd = make_crowd(lease=10.0, each_its_own=True)
+    client = crowd.clients[crowd.a]
+    lost = []
+
+    async def hold():
+        for i in range(100):
+            await client.get_lock(f"held{i}", on_lost=lost.append).acquire()
+        await asyncio.sleep(3600.0)
+
+    crowd.a.start(hold())
+    crowd.sim.run(until=2.0)
+    for node in crowd.sim.nodes:
+        node.hang()
+    crowd.begin()
+    crowd.sim.run(until=8.0)
+    crowd.recover()
+    crowd.sim.run(until=30.0)
+    assert len(crowd.served) == WAITERS
+    assert not lost
+    assert len(client._runner.session.holds) == 100

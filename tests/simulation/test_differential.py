@@ -23,7 +23,7 @@ from redsync._core.scripts import Script
 from redsync.testing import LocalNodes
 from redsync.testing.simulator.commands import COMMANDS
 from redsync.testing.simulator.scripting import run_script
-from redsync.testing.simulator.store import Store
+from redsync.testing.simulator.store import Hash, SortedSet, Store
 from tests.simulation.stores import snapshot
 from tests.support.sweeps import swept
 
@@ -51,11 +51,6 @@ SEEDS = [0, *swept(*range(1, 4))]
 
 def ad_hoc(source):
     return Script("ad_hoc", source, hashlib.sha1(source).hexdigest().encode())
-
-
-def in_order(fields):
-    """Return a hash's fields, sorted: a server keeps their order only if none has ever been long."""
-    return sorted(fields)
 
 
 CALL = ad_hoc(b"return redis.call(unpack(ARGV))")
@@ -131,7 +126,8 @@ class RealNode:
         replies, began, ended = self._timed([*looks, *[(b"PTTL", key) for key in keys]])
         contents, lasting = replies[: len(keys)], replies[len(keys) :]
         found = {
-            key: [kind, in_order(content.items()) if kind == b"hash" else content, left]
+            # A server keeps the order of a hash only if no field has ever been long.
+            key: [kind, sorted(content.items()) if kind == b"hash" else content, left]
             for key, kind, content, left in zip(keys, kinds, contents, lasting, strict=True)
         }
         return found, began, ended
@@ -163,18 +159,16 @@ class VirtualNode:
         return self._messages
 
     def dump(self):
-        return {
-            key: [
-                {"bytes": b"string", "Hash": b"hash", "SortedSet": b"zset"}[type(value).__name__],
-                {
-                    "bytes": lambda value: value,
-                    "Hash": lambda value: in_order(value.items()),
-                    "SortedSet": lambda value: [list(pair) for pair in value.ranked()],
-                }[type(value).__name__](value),
-                -1 if left is None else left,
-            ]
-            for key, (value, left) in snapshot(self._store).items()
-        }
+        found = {}
+        for key, (value, left) in snapshot(self._store).items():
+            if isinstance(value, SortedSet):
+                kind, content = b"zset", [list(pair) for pair in value.ranked()]
+            elif isinstance(value, Hash):
+                kind, content = b"hash", sorted(value.items())
+            else:
+                kind, content = b"string", value
+            found[key] = [kind, content, -1 if left is None else left]
+        return found
 
 
 class VirtualVoter(VirtualNode):
@@ -273,6 +267,16 @@ def compare(pair, steps, seed):
 # Random steps.
 
 
+def in_a_mode(arguments):
+    """Return the function with the claim of a reader or writer."""
+
+    def chosen(chance):
+        keys, (_, *rest) = arguments(chance)
+        return keys, (chance.of(IN_MODES), *rest)
+
+    return chosen
+
+
 class Chance:
     """Makes random steps from a seed."""
 
@@ -293,12 +297,12 @@ class Chance:
         chosen = [group for group in groups if self.rng.random() < 0.3]
         return tuple(word for group in chosen for word in group)
 
-    # Scripts: name -> keys and arguments.
+    # Scripts, each by its name: keys and arguments.
 
     def guard(self):
         return self.of([0, 0, b"3600000,-,%b," % self.process])
 
-    def acquire(self):
+    def lock_acquire(self):
         lock, owner = self.lock, self.of(OWNERS)
         guard = self.guard()
         args = (owner, self.rng.randint(1, 3), self.of(LEASES), guard)
@@ -306,68 +310,72 @@ class Chance:
             return (lock.lock,), args
         return lock.all, (*args, self.of(LEASES), self.of([0, 17, 300_000]), self.of(CHANNELS))
 
-    def acquire_by_ticket(self):
-        lock, args = self.lock, self.acquire()[1][:4]
+    def fair_lock_acquire(self):
+        lock, args = self.lock, self.lock_acquire()[1][:4]
         if self.rng.random() < 0.2:
             return (lock.lock,), args
         return lock.all, (*args, self.of([0, *LEASES]), self.of([0, 1, 2, 3, 17]), self.of(CHANNELS))
 
-    def acquire_with_token(self):
+    def fenced_lock_acquire(self):
         """The asker always knows a token that is far beyond all clocks, so that clocks do not matter."""
-        lock, args, known = self.lock, self.acquire()[1][:4], 2**52 + self.of([0, 5])
+        lock, args, known = self.lock, self.lock_acquire()[1][:4], 2**52 + self.of([0, 5])
         if self.rng.random() < 0.4:
             return self.of([((lock.lock,), args), ((lock.lock, lock.token), (*args, known))])
         place = self.of(LEASES), self.of([0, 17, 300_000]), self.of(CHANNELS), 0
         return (*lock.all, lock.token), (*args, *place, known)
 
-    def write_back(self):
+    def fenced_lock_write_back(self):
         return (self.lock.lock, self.lock.token), (self.of(OWNERS), 2**52 + self.of([1, 9, 20]))
 
-    def exchange(self):
+    def latch_exchange(self):
         who = self.of([b"", self.of(CHANNELS) + b" " + self.of(OWNERS[:3])])
         arrivals = [word for client in self.some([b"a0-f", b"b1-e"], 2) for word in (client, self.rng.randint(1, 3))]
         generation = self.of([0, 1, 2, self.rng.randint(3, 60), 2**52])
         words = self.guard(), self.of([0, 5_000]), generation, self.rng.randint(0, 6)
         return LATCH.all, (self.of(LEASES), who, self.of(LEASES), *words, *(arrivals if generation else ()))
 
-    def leave(self):
+    def latch_leave(self):
         return LATCH.all, (self.of(CHANNELS) + b" " + self.of(OWNERS[:3]),)
 
-    def release(self):
+    def lock_release(self):
         lock = self.lock
         return lock.all, (self.of(OWNERS), self.of([0, 0, 1, 2]), lock.channel)
 
-    def abandon(self):
+    def lock_abandon(self):
         return self.lock.all, (self.of(OWNERS), self.of([0, 1]))
 
-    def renew(self):
+    def lock_renew(self):
         keys = tuple(lock.lock for lock in self.some([self.lock, self.lock, *LOCKS]))
         words = [word for _ in keys for word in (self.of(OWNERS), self.rng.randint(1, 3), self.of(LEASES))]
         return keys, (*words, *self.of([(), (1,)]))
 
-    def mode_acquire(self):
-        lock, args = self.lock, self.acquire()[1][:4]
+    @in_a_mode
+    def read_write_lock_acquire(self):
+        lock, args = self.lock, self.lock_acquire()[1][:4]
         if self.rng.random() < 0.4:
             return self.of([(lock.lock,), lock.all]), args
         place = self.of(LEASES), self.of([0, 17, 300_000]), self.of(CHANNELS), self.of([0, b"7.1"])
         return lock.all, (*args, *place)
 
-    def mode_renew(self):
+    def read_write_lock_renew(self):
         keys = tuple(lock.lock for lock in self.some([self.lock, self.lock, LOCKS[0], POOL]))
         words = [word for _ in keys for word in (self.of(IN_MODES), self.rng.randint(1, 3), self.of(LEASES))]
         return keys, (*words, *self.of([(), (1,)]))
 
-    def inspect_name(self):
+    mutex_acquire, mutex_renew = lock_acquire, lock_renew
+    read_write_lock_abandon, read_write_lock_release = in_a_mode(lock_abandon), in_a_mode(lock_release)
+
+    def name_inspect(self):
         lock = self.of([self.lock, SHELF])
         name = self.of([POOL, SlotKeys.of(b"", lock.lock)])
         everything = name.lock, name.queue, name.places, name.slots, name.limit, name.token, LATCH.latch, LATCH.waiters
         return everything, (self.of([0, 1, 100]), self.of([0, 1, 100]), *self.of([(), (1,)]))
 
-    def announce(self):
+    def client_announce(self):
         key = b"redsync:client:" + self.of(OWNERS).partition(b":")[0]
         return (key,), (b"a \x00 record", self.of([0, *LEASES]))
 
-    def initialize(self):
+    def node_initialize(self):
         step = self.of([b"look", b"newborn", b"original"])
         return (b"redsync_birth",), (
             step,
@@ -385,21 +393,21 @@ class Chance:
     def limit(self):
         return self.of([(0, 9), (0, 9), (0, 9), (0, 10), (1 << 33, 12), (1 << 34, 4)])
 
-    def permit_acquire(self):
+    def semaphore_acquire(self):
         exact = self.of([b"", b"", self.slots()])
         wanted = exact.count(b",") + 1 if exact else self.rng.randint(1, 3)
         claim = self.of(OWNERS), wanted, self.of(LEASES), self.guard()
         return POOL.all, (*claim, *self.place_in_queue(), *self.limit(), exact, self.rng.randint(0, 3))
 
-    def permit_release(self):
+    def semaphore_release(self):
         slots = self.slots()
         return POOL.all, (self.of(OWNERS), self.of([0, slots.count(b",") + 1]), slots)
 
-    def permit_abandon(self):
+    def semaphore_abandon(self):
         place = self.of([(), (), (self.rng.randint(1, 3), 0, *self.place_in_queue())])
         return POOL.all, (self.of(OWNERS), 0 if place else self.of([0, 1]), *place)
 
-    def permit_renew(self):
+    def semaphore_renew(self):
         pools = [POOL, SlotKeys.of(b"redsync:", b"zz")]
         words = [
             word
@@ -408,20 +416,20 @@ class Chance:
         ]
         return tuple(key for pool in pools for key in pool.held), (*words, *self.of([(), (1,)]))
 
-    def permit_confirm(self):
+    def semaphore_confirm(self):
         return POOL.all, (self.of(OWNERS), self.slots(), self.of(LEASES))
 
-    def permit_inspect(self):
+    def semaphore_inspect(self):
         return POOL.all, (self.of([0, 1]), self.guard(), 0, *self.limit())
 
     def shipped(self):
-        name = self.of(sorted(ARGUMENTS))
+        name = self.of(sorted(SHIPPED))
         # Most steps use a kind's own name: where kinds collide, the only result is a refusal.
         elsewhere = self.rng.random() < 0.1
         self.lock = LOCKS[name.startswith("mutex") ^ elsewhere]
         if name.startswith(("read_", "write_")):
             self.lock = self.of([LOCKS[0], POOL]) if elsewhere else SHELF
-        return name, SHIPPED[name], *ARGUMENTS[name](self)
+        return name, SHIPPED[name], *getattr(self, name)()
 
     # Commands that cause rare conditions for scripts. Steps that end permanent blocks are more likely than those that
     # begin them.
@@ -463,43 +471,6 @@ class Chance:
         words = COMMANDS_TO_TRY[name](self)
         return name, self.of([CALL, CALL_WITH_NUMBERS, PCALL]), (), (name.encode(), *words)
 
-
-def in_a_mode(arguments):
-    """Return the function with the claim of a reader or writer."""
-
-    def chosen(chance):
-        keys, (_, *rest) = arguments(chance)
-        return keys, (chance.of(IN_MODES), *rest)
-
-    return chosen
-
-
-ARGUMENTS = {
-    "fair_lock_acquire": Chance.acquire_by_ticket,
-    "fenced_lock_acquire": Chance.acquire_with_token,
-    "fenced_lock_write_back": Chance.write_back,
-    "latch_exchange": Chance.exchange,
-    "latch_leave": Chance.leave,
-    "client_announce": Chance.announce,
-    "lock_abandon": Chance.abandon,
-    "lock_acquire": Chance.acquire,
-    "lock_release": Chance.release,
-    "lock_renew": Chance.renew,
-    "mutex_acquire": Chance.acquire,
-    "mutex_renew": Chance.renew,
-    "name_inspect": Chance.inspect_name,
-    "node_initialize": Chance.initialize,
-    "read_write_lock_abandon": in_a_mode(Chance.abandon),
-    "read_write_lock_acquire": in_a_mode(Chance.mode_acquire),
-    "read_write_lock_release": in_a_mode(Chance.release),
-    "read_write_lock_renew": Chance.mode_renew,
-    "semaphore_abandon": Chance.permit_abandon,
-    "semaphore_acquire": Chance.permit_acquire,
-    "semaphore_inspect": Chance.permit_inspect,
-    "semaphore_release": Chance.permit_release,
-    "semaphore_renew": Chance.permit_renew,
-    "semaphore_confirm": Chance.permit_confirm,
-}
 
 KEYS = [b"k", b"l", b"m", b"n"]
 FIELDS = [b"f", b"g", b"h", b"7", b"7.25", b"\xff\x00"]
@@ -573,9 +544,9 @@ COMMANDS_TO_TRY = {
 
 
 def test_comparison_covers_every_script_and_command():
-    # Commands are left out that reply with an instant or of the process: TIME and TTL are in test_scripting.py.
+    # Commands are left out that reply with an instant or of the process: TIME and TTL are in test_virtual_nodes.py.
     # SPUBLISH is for clusters, and here it does the same as PUBLISH.
-    assert set(ARGUMENTS) == set(SHIPPED)
+    assert set(SHIPPED) <= set(vars(Chance))
     assert {name.encode() for name in COMMANDS_TO_TRY} == set(COMMANDS) - {b"time", b"ttl", b"info", b"spublish"}
 
 

@@ -2,14 +2,11 @@
 
 import asyncio
 
-import hiredis
 import pytest
 import redis.asyncio
 from redis import exceptions
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-
-from redsync.testing.simulator.virtual_nodes import encode
 
 SIMULATION = {"seed": 5, "nodes": 2}
 
@@ -103,16 +100,3 @@ def test_drain_waits_while_the_machine_accepts_nothing(sim, machine):
         return waited
 
     assert run(sim, machine, program()) == pytest.approx(5.0, abs=0.1)
-
-
-@pytest.mark.parametrize(
-    ("reply", "resp2", "resp3"),
-    [
-        (b"a\r\nb", b"$4\r\na\r\nb\r\n", b"$4\r\na\r\nb\r\n"),
-        (None, b"$-1\r\n", b"_\r\n"),
-        ([1, [b"x", None]], b"*2\r\n:1\r\n*2\r\n$1\r\nx\r\n$-1\r\n", b"*2\r\n:1\r\n*2\r\n$1\r\nx\r\n_\r\n"),
-        (hiredis.ReplyError("ERR two\nlines"), b"-ERR two lines\r\n", b"-ERR two lines\r\n"),
-    ],
-)
-def test_reply_is_encoded_in_the_protocol_of_its_session(reply, resp2, resp3):
-    assert [encode(reply, version) for version in (2, 3)] == [resp2, resp3]

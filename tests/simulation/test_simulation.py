@@ -1,4 +1,7 @@
-"""Programs in virtual time: they run as usual, end when they should, and report errors."""
+"""Programs in virtual time: asyncio code runs unchanged by its machine's clock, and ends when it should.
+
+What the trace says, and what a crashed machine does, show the stories in `tests/scenarios`.
+"""
 
 import asyncio
 import gc
@@ -6,70 +9,127 @@ import weakref
 
 import pytest
 
-from redsync.testing.simulator import Simulation, SimulationError
-from tests.simulation.trial import Trial
+from redsync.testing.simulator import Simulation, SimulationError, loop
+from redsync.testing.simulator.loop import NoRealIOError
+
+SIMULATION = {"seed": 4}
 
 
-def test_run_raises_error_of_program_with_hint_how_to_replay_it():
-    async def fail():
-        await asyncio.sleep(1.0)
-        raise LookupError("mine")
+def test_asyncio_works_unchanged(sim, machine):
+    async def program():
+        queue = asyncio.Queue()
 
-    with Simulation(seed=4) as sim:
-        sim.machine("a").start(fail())
-        with pytest.raises(LookupError, match="mine") as caught:
-            sim.run()
+        async def produce():
+            for i in range(3):
+                await asyncio.sleep(1.0)
+                await queue.put(i)
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(produce())
+            seen = [await queue.get() for _ in range(3)]
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(2.0):
+                await asyncio.Event().wait()
+        seen += await asyncio.gather(asyncio.sleep(1.0, "a"), asyncio.sleep(0.5, "b"))
+        return seen
+
+    task = machine.start(program())
+    sim.run()
+    assert task.result() == [0, 1, 2, "a", "b"]
+    assert sim.now == pytest.approx(6.0)
+
+
+def test_run_until_an_instant_stops_there_even_when_no_event_is_left(sim, machine):
+    machine.start(asyncio.sleep(10.0))
+    sim.run(until=4.0)
+    assert sim.now == 4.0
+    sim.run()
+    assert sim.now == 10.0
+    sim.run(until=12.0)
+    assert sim.now == 12.0
+    sim.run(until=11.0)
+    assert sim.now == 12.0, "it never goes back"
+
+
+def test_timers_follow_the_clock_of_their_machine(sim, machine):
+    async def sleep():
+        clock = asyncio.get_running_loop().time
+        before = clock()
+        await asyncio.sleep(10.0)
+        return sim.now, clock() - before
+
+    task = machine.start(sleep())
+    sim.run(until=1.0)
+    machine.drift(0.5)
+    sim.run(until=3.0)
+    machine.jump(4.0)
+    sim.run()
+    # 1 s at full rate, 2 s at half of it, a jump of 4 s, the last 4 s at half of it again.
+    assert task.result() == (pytest.approx(11.0), pytest.approx(10.0))
+
+
+# Errors.
+
+
+async def fail():
+    await asyncio.sleep(1.0)
+    raise LookupError("mine")
+
+
+async def wait_for_nothing():
+    await asyncio.Event().wait()
+
+
+async def use_a_thread():
+    await asyncio.to_thread(print)
+
+
+async def spin():
+    while True:  # noqa: ASYNC110  (the loop is the point)
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(
+    ("program", "error", "says"),
+    [
+        (fail, LookupError, "mine"),
+        (wait_for_nothing, SimulationError, "deadlock: no event is left, and the program on a wait"),
+        (use_a_thread, NoRealIOError, "run_in_executor"),
+        (spin, RuntimeError, "loops forever"),
+    ],
+)
+def test_run_raises_the_error_of_a_program_or_says_why_it_does_not_end(
+    sim, machine, monkeypatch, *, program, error, says
+):
+    monkeypatch.setattr(loop, "_MOST_STEPS", 1000)
+    machine.start(program(), name="the program")
+    with pytest.raises(error, match=says) as caught:
+        sim.run()
+    if program is fail:
         assert "Simulation(seed=4)" in caught.value.__notes__[0]
 
 
-def test_run_finds_deadlock():
-    async def wait_for_nothing():
-        await asyncio.Event().wait()
-
-    with Simulation(seed=1) as sim:
-        sim.machine("a").start(wait_for_nothing(), name="idler")
-        with pytest.raises(SimulationError, match="deadlock: no event is left, and idler on a wait"):
-            sim.run()
+# The end.
 
 
-def test_run_until_instant_stops_there():
-    with Simulation(seed=1) as sim:
-        sim.machine("a").start(asyncio.sleep(10.0))
-        sim.run(until=4.0)
-        assert sim.now == 4.0
-        sim.run()
-        assert sim.now == 10.0
+def test_programs_of_paused_machine_clean_up_at_close(sim, machine):
+    """Even if callbacks are pending there."""
+    ended = []
 
+    async def program():
+        try:
+            await asyncio.sleep(1.0)
+        finally:
+            ended.append(True)
 
-def test_time_passes_even_when_no_event_is_left():
-    with Simulation(seed=1) as sim:
-        sim.run(until=3.0)
-        assert sim.now == 3.0
-        sim.run(until=2.0)
-        assert sim.now == 3.0, "it never goes back"
-
-
-def test_trace_shows_senders_receivers_commands_and_votes():
-    async def program(client):
-        async with client.get_lock("x"):
-            await asyncio.sleep(0.1)
-
-    with Trial(seed=2, lease=2.0, restart_guard=0.0) as sim:
-        a = sim.machine("a")
-        a.start(program(a.client()))
-        sim.nodes[2].crash()
-        sim.run()
-        text = sim.trace.text()
-    refused = "Error 111 connecting to node-3:6379. Connect call failed."
-    for line in (
-        "*** node-3 crashes\n",
-        f"a is not connected to node-3: {refused}\n",
-        "a asks node-1,2: #2 lock_acquire(redsync:x | a:1:1 1 2000 0)\n",
-        "node-1 executes for a: lock_acquire(redsync:x | a:1:1 1 2000 0) -> 1\n",
-        f"a counts #3: WON: node-1 granted, node-2 granted, node-3 failed ({refused})\n",
-    ):
-        assert line in text
-    assert sim.trace.text(last=2) == "".join(f"{line}\n" for line in text.splitlines()[-2:])
+    machine.start(program())
+    sim.run(until=0.5)
+    machine.pause()
+    machine.start(program())  # pending there, and never begins
+    sim.run(until=2.0)
+    assert not ended
+    sim.close()
+    assert ended == [True]
 
 
 def simulate():

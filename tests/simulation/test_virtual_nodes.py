@@ -14,11 +14,16 @@ from tests.simulation.stores import execute
 SIMULATION = {"seed": 9, "lease": 2.0, "node_timeout": 0.1}
 
 
+def run(sim, source):
+    """Execute a script on the first node; return the reply."""
+    return run_script(Script("words", source.encode(), source.encode()), sim.nodes[0].store, (b"key",), ())
+
+
 @pytest.mark.parametrize("call", ["call", "pcall"])
 def test_command_that_virtual_nodes_lack_is_an_exception(sim, call):
     with pytest.raises(UnknownCommandError, match="'blpop'"):
-        write(sim, 0, f"return redis.{call}('blpop', 'k', 0)")
-    assert write(sim, 0, "return 1") == 1
+        run(sim, f"return redis.{call}('blpop', 'k', 0)")
+    assert run(sim, "return 1") == 1
 
 
 def test_missing_lupa_error_says_how_to_install_it(monkeypatch):
@@ -39,38 +44,32 @@ def test_key_lasts_to_its_last_millisecond_by_the_node_s_own_clock():
     assert (execute(store, b"get", b"k"), execute(store, b"pttl", b"k")) == (None, -2)
 
 
-def test_clock_that_jumps_ahead_waives_exclusion(sim):
-    sim.nodes[0].jump(-1.0)
+@pytest.mark.parametrize(
+    ("fault", "harmless", "harmful"),
+    [("jump", -1.0, 1.0), ("drift", 1.005, 1.011)],
+)
+def test_clock_that_is_wrong_by_more_than_clients_allow_for_waives_exclusion(sim, fault, harmless, harmful):
+    getattr(sim.nodes[0], fault)(harmless)
     assert not sim.waived
-    sim.nodes[0].jump(1.0)
+    getattr(sim.nodes[0], fault)(harmful)
     assert "exclusion" in sim.waived
 
 
-def test_clocks_further_apart_than_drift_factor_waive_exclusion(sim):
-    sim.nodes[0].drift(1.005)
-    assert not sim.waived
-    sim.nodes[1].drift(0.994)
-    assert "exclusion" in sim.waived
-
-
-def write(sim, node, *words):
-    """Execute a script that writes, tries to write, or only reads, on a node in trouble; return the reply."""
-    script = Script("words", " ".join(words).encode(), b"".join(word.encode() for word in words))
-    return run_script(script, sim.nodes[node].store, (b"key",), ())
-
-
-def test_node_that_can_not_write_refuses_scripts_that_do(sim):
-    sim.nodes[0].refuse("MISCONF")
-    reply = write(sim, 0, "redis.call('set', KEYS[1], 'x') return 1")
-    assert str(reply).startswith("MISCONF")
-    assert write(sim, 0, "return redis.call('exists', KEYS[1])") == 0
-    assert write(sim, 0, "return redis.pcall('del', KEYS[1]).err and 1 or 2") == 1
+@pytest.mark.parametrize(
+    ("trouble", "source", "reply"),
+    [
+        ("MISCONF", "redis.call('set', KEYS[1], 'x') return 1", "MISCONF"),
+        ("MISCONF", "return redis.call('exists', KEYS[1])", "0"),
+        ("MISCONF", "return redis.pcall('del', KEYS[1]).err and 1 or 2", "1"),
+        ("OOM", "redis.call('set', KEYS[1], 'x') return 1", "OOM"),
+        ("OOM", "redis.call('del', KEYS[1]) return 2", "2"),
+        ("OOM", "redis.call('del', KEYS[1]) redis.call('set', KEYS[1], 'x') return 3", "3"),
+    ],
+)
+def test_node_in_trouble_refuses_writes_or_those_that_need_memory_unless_the_script_has_written(
+    sim, trouble, source, reply
+):
+    sim.nodes[0].refuse(trouble)
+    assert str(run(sim, source)).startswith(reply)
     sim.nodes[0].recover()
-    assert write(sim, 0, "redis.call('set', KEYS[1], 'x') return 1") == 1
-
-
-def test_node_without_memory_refuses_commands_that_need_some_unless_the_script_has_written(sim):
-    sim.nodes[0].refuse("OOM")
-    assert str(write(sim, 0, "redis.call('set', KEYS[1], 'y') return 1")).startswith("OOM")
-    assert write(sim, 0, "redis.call('del', KEYS[1]) return 2") == 2
-    assert write(sim, 0, "redis.call('del', KEYS[1]) redis.call('set', KEYS[1], 'z') return 3") == 3
+    assert run(sim, "redis.call('set', KEYS[1], 'x') return 1") == 1

@@ -6,7 +6,6 @@ do not have to know the kinds.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -22,35 +21,41 @@ if TYPE_CHECKING:
     from tests.simulation.trial import Trial
 
 
-class World(ABC):
-    """The nodes of a simulation.
+class World:
+    """The nodes of a simulation; here they are single servers.
 
     Attributes:
         CHECKERS: The checkers of runs by seed, by the kind of synchronizer.
+        sim: The simulation.
         nodes: Each node, as checkers and faults see it now.
         groups: The groups of servers, each a master and its replicas; empty if no server has replicas.
         servers: All servers.
         sentinels: All Sentinels.
     """
 
-    CHECKERS: ClassVar[Mapping[str, tuple[type[Checker], ...]]] = OF_GROUPS
+    CHECKERS: ClassVar[Mapping[str, tuple[type[Checker], ...]]] = OF_KIND
     nodes: list[Any]
     groups: list[Any]
     servers: Sequence[TrialNode]
     sentinels: list[VirtualSentinel]
 
-    @abstractmethod
     def __init__(self, sim: Trial, nodes: int, replicas: int | None, scripts: Mapping[str, Script]) -> None:
         """Make the servers for `nodes` nodes with `replicas` replicas each; scripts as for `Trial`."""
+        self.sim = sim
+        self.groups, self.sentinels = [], []
+        self._make(nodes, replicas, scripts)
+
+    def _make(self, nodes: int, _replicas: int | None, scripts: Mapping[str, Script]) -> None:
+        self.servers = self.nodes = [TrialNode(self.sim, i, scripts) for i in range(nodes)]
 
     @property
-    @abstractmethod
     def urls(self) -> list[str]:
         """The URLs from which a client makes its nodes."""
+        return [f"redis://{node.name}" for node in self.nodes]
 
-    @abstractmethod
     def servers_of(self, index: int) -> Sequence[TrialNode]:
         """Return the servers that a node's failovers can promote, and its master."""
+        return [self.nodes[index]]
 
     def apart(self) -> list[tuple[set[int], Sequence[TrialNode]]]:
         """Return parts of the nodes that share no servers: the indices of each part, and its servers."""
@@ -60,44 +65,19 @@ class World(ABC):
         """Return the words of a command as clients send it to this kind of node, given those for a single server."""
         return words
 
-    @abstractmethod
     def start_faults(self, *, until: float, every: float, lasting: float) -> None:
         """Start the faults that only such nodes have; arguments as for `Injector`."""
-
-
-class Servers(World):
-    """Nodes that are single servers."""
-
-    CHECKERS = OF_KIND
-
-    def __init__(self, sim: Trial, nodes: int, _replicas: int | None, scripts: Mapping[str, Script]) -> None:
-        self.nodes = [TrialNode(sim, i, scripts) for i in range(nodes)]
-        self.servers = self.nodes
-        self.groups = []
-        self.sentinels = []
-
-    @property
-    def urls(self) -> list[str]:
-        """One URL for each server."""
-        return [f"redis://{node.name}" for node in self.nodes]
-
-    def servers_of(self, index: int) -> Sequence[TrialNode]:
-        """Return the node alone."""
-        return [self.nodes[index]]
-
-    def start_faults(self, *, until: float, every: float, lasting: float) -> None:
-        """Start nothing: there are no such faults."""
 
 
 class SentinelGroups(World):
     """Nodes that are Sentinel groups."""
 
+    CHECKERS = OF_GROUPS
     groups: list[Group]
 
-    def __init__(self, sim: Trial, nodes: int, replicas: int | None, scripts: Mapping[str, Script]) -> None:
+    def _make(self, nodes: int, replicas: int | None, scripts: Mapping[str, Script]) -> None:
         assert replicas is not None, "without replicas nodes are single servers"
-        self._sim = sim
-        self.groups = [Group(sim, i, replicas, scripts) for i in range(nodes)]
+        self.groups = [Group(self.sim, i, replicas, scripts) for i in range(nodes)]
         self.nodes = [group.master for group in self.groups]
         self.servers = [server for group in self.groups for server in group.servers]
         self.sentinels = [sentinel for group in self.groups for sentinel in group.sentinels]
@@ -113,7 +93,7 @@ class SentinelGroups(World):
 
     def start_faults(self, *, until: float, every: float, lasting: float) -> None:
         """Start failovers, and the faults that lead to them."""
-        Failovers(self._sim, until=until, every=every, lasting=lasting).start()
+        Failovers(self.sim, until=until, every=every, lasting=lasting).start()
 
 
 def world_for(replicas: int | None, *, cluster: bool) -> type[World]:
@@ -122,4 +102,4 @@ def world_for(replicas: int | None, *, cluster: bool) -> type[World]:
         from tests.simulation.simulated_clusters import Cluster  # late: the module imports this one
 
         return Cluster
-    return Servers if replicas is None else SentinelGroups
+    return World if replicas is None else SentinelGroups

@@ -4,10 +4,7 @@ Each worker does one thing after the other, and some of these are cancelled. In 
 one owner, that acquires the same synchronizers again and again; in the others each of its actions is a new task.
 
 An owner of the fault harness does the work and records it (see `tests.chaos.history`). The checkers get its
-records (see `Did`) in the same words, with these exceptions: a re-entry and a success are `acquired`, the release of an
-inner acquisition is `released`, and a limiter's `room` is `told`. An action that was cancelled is `cancelled`.
-
-Lines about locks also have the `owner`, and those about read-write locks the `mode`.
+records (see `Did`) in the same words. An action that was cancelled is `cancelled`.
 """
 
 from __future__ import annotations
@@ -32,9 +29,6 @@ if TYPE_CHECKING:
     from redsync.testing.simulator.runner import SimulatedClient
     from tests.simulation.trial import Trial
 
-_TOLD: Final = {"re-entered": "acquired", "left": "released", "success": "acquired", "room": "told"}
-"""The checkers' words for words of the journal."""
-
 _UNTOLD: Final = {"done", "looked", "told", "writes"}
 """Words of the journal that checkers ignore, and that are not outcomes of a request."""
 
@@ -42,6 +36,9 @@ _ABOUT: Final = (
     *("how", "n", "blocking", "timeout", "lease", "mode", "count", "permit", "permits", "rate", "per", "seconds"),
     *("reads", "writes", "available", "holders", "left"),
 )
+
+_ACQUIRED: Final = {"acquired", "re-entered", "success", "opened"}
+"""Words of the journal for acquisitions."""
 
 _READERS: Final = 0.65
 """The share of readers among the workers that ask for one of the two locks of a read-write lock."""
@@ -156,10 +153,9 @@ class Worker(ABC):
         """Pass an owner's record to the checkers."""
         if event in _UNTOLD:
             return
-        what = _TOLD.get(event, event)
-        self._workload.acquisitions += what in {"acquired", "opened"}
-        self._workload.losses += what == "lost"
-        self._tell(what, fields["name"], **{word: fields[word] for word in _ABOUT if word in fields})
+        self._workload.acquisitions += event in _ACQUIRED
+        self._workload.losses += event == "lost"
+        self._tell(event, fields["name"], **{word: fields[word] for word in _ABOUT if word in fields})
 
     def _tell(self, what: str, name: str, **about: Any) -> None:
         self._machine.tell(self._who, what, name=name, **about)
@@ -196,9 +192,6 @@ class LockWorker(Worker):
 
     async def _give_back_rest(self, name: str) -> None:
         await self._operations.give_back_rest(name)
-
-    def _tell(self, what: str, name: str, **about: Any) -> None:
-        super()._tell(what, name, owner=str(self._client.runner.owner()), **about)
 
 
 class ReadWriteWorker(LockWorker):
@@ -298,8 +291,8 @@ class LatchWorker(Worker):
     """Uses latches: sets them, counts them down, looks at them and waits for them.
 
     At the end finishers count down what is left, so that no waiter waits forever. Checkers get an owner's records about
-    latches, each with the name of the `client`. An owner's `found` is the checkers' `looked`; a waiter also reports its
-    `owner` as nodes store it; and a call whose client was closed meanwhile is `closed`.
+    latches, each with the name of the `client`. A waiter also reports its `owner` as nodes store it; and a call whose
+    client was closed meanwhile is `closed`.
     """
 
     def __init__(
@@ -367,7 +360,7 @@ class LatchWorker(Worker):
     def _tell(self, what: str, name: str, **about: Any) -> None:
         if about.get("how") == "wait":
             about["owner"] = self._client.runner.owner().wire.decode()
-        super()._tell("looked" if what == "found" else what, name, client=self._client_name, **about)
+        super()._tell(what, name, client=self._client_name, **about)
 
 
 _WORKERS: Final[dict[str, type[Worker]]] = {

@@ -6,8 +6,8 @@ complaint from `see` as soon as the promise is broken, from `look`, called once 
 when the run is over, and add it to the lists below.
 
 Several checkers share helpers: the module `rounds` knows the requests and their outcomes, `kept` what nodes keep;
-`Queues` knows who must be in the queues of fair locks, `Latches` what calls on a latch may report, `Vacancy` what is
-free, and `Trial.fault_free` since when there are no faults.
+`Queues` knows who must be in the queues of fair locks, `Latches` what calls on a latch may report, and
+`Trial.fault_free` since when there are no faults.
 
 A checker may read everything: `sim.machines` and their `runners` (`runner.session.holds` has the holds that a client
 believes in), `sim.nodes` and their `store`, `sim.now`. It changes nothing.

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from redsync._core.holds import HoldState
 from redsync._core.observing import HoldLost
 from redsync._core.permits import PermitState
-from redsync.testing.simulator.trace_events import Decided, Did, Executed, Faulted, Sent, Stepped, Told
+from redsync.testing.simulator.trace_events import Decided, Executed, Faulted, Sent, Stepped, Told
 from tests.simulation.checks.base import OwnChecker, Trial, describe, whose
 from tests.simulation.checks.kept import kept_claims
 from tests.simulation.checks.rounds import REENTRANT, Claim, Outcome, Rounds, claims, code_of, parse
@@ -91,40 +91,33 @@ class Reentrancy(OwnChecker):
 
     * Counts are set: a node that gets a count, and has or makes the claim, keeps exactly that count. So when all
       commands of an owner have arrived, each node keeps the count of the owner's last command.
-    * The counts in commands are right: a release carries the remaining count, a renewal the present one, a re-entry at
-      least one more than that. A count of 0 is sent only with the last release; no release of an inner acquisition
-      frees the lock.
-    * A re-entry wins only with a quorum of nodes that *had* the claim, and an owner that knows of its loss does not
-      even try: re-entry never wins back what was lost meanwhile.
+    * A re-entry wins only with a quorum of nodes that *had* the claim: it never wins back what was lost meanwhile.
     * A node that has the claim never refuses a re-entry, no matter which owners wait; nor does it refuse the read lock
       to its writer.
-    * Where programs report what they do (`Machine.tell` with "acquired", its `name`, `owner` and `count`, perhaps
-      `mode`, and "released"), the count is that of their own acquisitions.
 
     It holds at every instant, for locks; a mutex is not re-entrant.
 
-    Not seen: that a program releases as often as it acquires, if it does not report that.
+    Not seen: that the counts in commands are those of the program's acquisitions; the tests of protocols see that.
     """
 
     name = "re-entrancy"
-    watches = (Executed, Sent, Decided, Stepped, Did)
+    watches = (Executed, Sent, Decided, Stepped)
 
     def __init__(self, sim: Trial) -> None:
         super().__init__(sim)
         self._rounds: Final = Rounds()
         self._fresh: Final[list[Outcome]] = []
         self._counts: Final[dict[HoldState, int]] = {}
-        self._said: Final[dict[tuple[str, str], dict[str, int]]] = {}
 
-    def see(self, event: Executed | Sent | Decided | Stepped | Did) -> str | None:
+    def see(self, event: Executed | Sent | Decided | Stepped) -> str | None:
         """Look at the counts."""
         match event:
             case Executed():
                 return self._see_executed(event)
             case Sent():
-                return self._see_sent(event)
-            case Did():
-                return self._see_did(event)
+                if parse(event.script)[0] in REENTRANT:
+                    self._rounds.ask(event, self.runner(event.client).machine.clock.now())
+                return None
             case Decided():
                 self._fresh.extend(self._rounds.decide(event))
                 return None
@@ -169,27 +162,6 @@ class Reentrancy(OwnChecker):
                 return f"{node.name} refused {describe(*claim.whose)}, which has it there already"
         return None
 
-    def _see_sent(self, sent: Sent) -> str | None:
-        noun, verb = parse(sent.script)
-        if noun not in REENTRANT or verb == "abandon":
-            return None
-        runner = self.runner(sent.client)
-        self._rounds.ask(sent, runner.machine.clock.now())
-        for claim in claims(sent.script, sent.keys, sent.args):
-            state, count = self.hold(runner, *claim.whose), claim.holds
-            has = 0 if state is None else state.count
-            if verb == "acquire" and state is not None and state.lost is not None:
-                wrong = "re-enters what it has lost"
-            elif verb == "acquire" and count <= has:
-                wrong = f"counts {has} already"
-            elif verb != "acquire" and count != has:
-                wrong = f"counts {has}"
-            else:
-                continue
-            what = f"#{sent.number} of {sent.client}, {sent.script} with count {count} of {describe(*claim.whose)}"
-            return f"{what}: {wrong}"
-        return None
-
     def _look_at(self, runner: TrialRunner) -> Iterator[str]:
         for state in runner.session.holds:
             before = self._counts.get(state)
@@ -204,22 +176,6 @@ class Reentrancy(OwnChecker):
             and outcome.existing >= runner.session.quorum
             for outcome in self._fresh
         )
-
-    def _see_did(self, did: Did) -> str | None:
-        about: dict[str, Any] = did.about
-        if "owner" not in about or "name" not in about:
-            return None
-        said, mode = self._said.setdefault((about["owner"], about["name"]), {}), about.get("mode", "")
-        if did.what == "acquired":
-            said[mode] = count = said.get(mode, 0) + 1
-            if about.get("count", count) != count:
-                return f"{about['owner']} has acquired {about['name']!r} {count} times, which counts {about['count']}"
-        elif did.what == "released" and said.get(mode):
-            said[mode] -= 1
-        elif did.what in {"asks", "lost", "cancelled", "leaves"}:
-            # However the earlier holds ended, the next acquisition starts counting again.
-            said.clear()
-        return None
 
 
 _ROUNDING = 0.001_01
@@ -273,10 +229,8 @@ class Renewal(OwnChecker):
             for claim in claims(sent.script, sent.keys, sent.args):
                 state = self.hold(runner, *claim.whose)
                 what = f"#{sent.number} of {sent.client} renews {describe(*claim.whose)}"
-                if state is None or not state.live or not state.count:
-                    return f"{what}, which was released"
-                if state.lost is not None:
-                    return f"{what}, which is lost: {state.lost}"
+                if state is None or not state.live or not state.count or state.lost is not None:
+                    return f"{what}, which was released or lost"
                 if claim.slots and claim.slots != state.rest:
                     return f"{what} with slots {claim.slots.decode()}, and has {state.rest.decode()}"
         return None
@@ -316,7 +270,7 @@ class LossTold(OwnChecker):
       from the round of votes that it is waiting for at that instant, however much the client holds;
     * on a machine that was paused, or whose clock jumped, at that instant: in the very instant in which it continues;
     * never twice, and never for a released hold;
-    * a hold that has ended is never valid again: its loss is never revoked, and it is never extended too late.
+    * its loss is never revoked: the hold is never valid again.
 
     The bound is the timeout of that round, and no time beyond: a simulated machine needs none to act.
 
@@ -331,7 +285,6 @@ class LossTold(OwnChecker):
     def __init__(self, sim: Trial) -> None:
         super().__init__(sim)
         self._told: Final[dict[HoldState, None]] = {}
-        self._believed: Final[dict[HoldState, float]] = {}
         self._went_on: Final[dict[Machine, float]] = {}
 
     def see(self, event: Stepped | Told | Faulted) -> str | None:
@@ -366,20 +319,16 @@ class LossTold(OwnChecker):
         return f"{hold}: its loss was reported {late:.6f} s too late" if late > 0 else None
 
     def _look_at(self, machine: Machine) -> Iterator[str]:
-        clock, now = machine.clock, machine.clock.now()
+        now = machine.clock.now()
         for runner in self.runners(machine):
             for state in runner.session.holds:
-                believed = self._believed.get(state, state.valid_until)
-                self._believed[state] = state.valid_until
                 if state in self._told:
                     if state.lost is None or state.valid(now):
                         yield f"{_hold(state)}: valid again after its loss was reported"
                 elif state.lost is not None:
                     yield f"{_hold(state)}: lost, and not reported"
-                elif state.valid_until > believed and now >= believed:
-                    yield f"{_hold(state)}: ended at {clock.instant(believed):.6f} and was extended after that"
                 elif state.live and self.sim.now > self._deadline(runner, state):
-                    yield f"{_hold(state)}: ended at {clock.instant(believed):.6f}, and not reported"
+                    yield f"{_hold(state)}: ended at {machine.clock.instant(state.valid_until):.6f}, and not reported"
 
     def _deadline(self, runner: SimulatedRunner, state: HoldState) -> float:
         """Return the true instant by which the end of a hold must have been reported."""

@@ -142,7 +142,7 @@ class PastOfLatch:
                     if (generation.client, generation.size) == (call.client, call.n) and generation.began >= call.began:
                         generation.confirmed = did.at
                         generation.established = min(generation.established, did.at)
-            if did.what in {"opened", "looked"}:
+            if did.what in {"opened", "found"}:
                 match list(self.possible(call.began)):
                     case [Generation() as found]:
                         self._told.append((call, found, found.size - did.about.get("left", 0)))
@@ -316,8 +316,7 @@ class LatchNeverEarly(OwnChecker):
       that it may find (see `Latches`);
     * the amount left that a program learns lies between the least and the most that can be left, again of a setting
       that may be found;
-    * what a program learned stays true: a program that looks or waits later never learns that more is left. So a latch
-      that was open, or fully counted down, is found to be open;
+    * what a program learned stays true: a program that looks later never learns that more is left;
     * once the setter of a latch has learned that it is set, it is set again only if it is open.
 
     Not seen: programs that do not report what they do; which of two settings is found while they replace each other;
@@ -344,10 +343,8 @@ class LatchNeverEarly(OwnChecker):
         match event.what:
             case "opened":
                 false = self._judge_open(past, call)
-            case "looked":
+            case "found":
                 false = self._judge_count(past, call, event.about["left"])
-            case "busy":
-                false = self._judge_closed(past, call)
             case "set":
                 false = self._judge_set(past)
             case _:
@@ -377,13 +374,6 @@ class LatchNeverEarly(OwnChecker):
                 return None
             told.append(f"from {least} to {most} are left of {_what(generation)}")
         return f"learned {left}, and " + ", and ".join(told)
-
-    @staticmethod
-    def _judge_closed(past: PastOfLatch, call: Call) -> str | None:
-        found = list(past.possible(call.began))
-        if any(each is not None and past.least(each, call.began) < each.size for each in found):
-            return None
-        return f"it was open when it asked at {call.began:.6f}: " + " and ".join(map(_what, found))
 
     @staticmethod
     def _judge_set(past: PastOfLatch) -> str | None:

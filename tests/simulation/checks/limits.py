@@ -85,7 +85,6 @@ class Slots(OwnChecker):
     * Each permit in the list of slots has an expiry, and each with an expiry is in that list.
     * The three keys of these records expire at the same instant: a bit map that outlived its permits would block slots
       forever.
-    * No slot is granted beyond the limit of the request.
 
     It holds at every instant, for each node separately, until its clock jumps. When a clock is set back to before the
     end of the keys, the node has those keys again that no command has touched in between, and not the others. So
@@ -115,10 +114,6 @@ class Slots(OwnChecker):
         noun, verb = parse(event.script)
         if noun != PERMIT:
             return None
-        if verb == "acquire" and (slots := granted_slots(event.reply)):
-            limit = int(event.args[8])
-            if max(slots) >= limit:
-                return f"{self._node(event)} granted slots {slots} of {limit}"
         keys = event.keys
         if verb == "renew":
             books = [(keys[i], keys[i + 1], keys[i + 2]) for i in range(0, len(keys), _RENEWED)]
@@ -158,7 +153,7 @@ class SlidingWindow(OwnChecker):
     """The sliding window: no window of the limiter's length has more successes than its rate, over all machines.
 
     A success counts at the instant of true time at which the acquire returned to its program, as programs report
-    (`Machine.tell` with "acquired", the limiter's `name`, `rate` and `per`, and `n`). Windows are closed: two successes
+    (`Machine.tell` with "success", the limiter's `name`, `rate` and `per`, and `n`). Windows are closed: two successes
     that are exactly `per` apart are in one. There is no tolerance for clocks, because nodes allow for clocks that are
     as wrong as `drift_factor` says.
 
@@ -176,7 +171,7 @@ class SlidingWindow(OwnChecker):
     def see(self, event: Did) -> str | None:
         """Count the successes in the window that ends now."""
         about = event.about
-        if event.what != "acquired" or "per" not in about:
+        if event.what != "success":
             return None
         name, rate, per = about["name"], about["rate"], about["per"]
         successes = self._successes.setdefault(name, deque())
@@ -208,7 +203,7 @@ class RetryAfterAccuracy(OwnChecker):
 
     The exception is that others came meanwhile: nodes got requests for the same limiter since the program began to ask.
     The promise must hold without faults (see `fault_free`), because a node that could not be asked may keep more than
-    the others. Programs report what they do (`Machine.tell` with "wonders", "told", "asks" with `how="told"`, and with
+    the others. Programs report what they do (`Machine.tell` with "wonders", "room", "asks" with `how="told"`, and with
     the outcome).
 
     The promised time is never longer than the window, 1 % and 5 ms. A program that got exactly that time may be refused
@@ -272,7 +267,7 @@ class RetryAfterAccuracy(OwnChecker):
         who, about = (did.machine.name, did.who), did.about
         if did.what == "wonders":
             self._told[who] = did.at, 0.0, 0.0
-        elif did.what == "told" and who in self._told:
+        elif did.what == "room" and who in self._told:
             self._told[who] = self._told[who][0], about["seconds"], 0.0
         elif did.what == "asks" and about.get("how") == "told" and who in self._told:
             self._told[who] = *self._told[who][:2], did.at

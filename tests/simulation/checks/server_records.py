@@ -6,9 +6,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from redsync._core.permits import PermitState, read_slots
 from redsync._core.quorum import Choice
-from redsync.testing.simulator.store import Hash, SortedSet
+from redsync.testing.simulator.store import SortedSet
 from redsync.testing.simulator.trace_events import Decided, Executed, Faulted, Sent
 from tests.simulation.checks.base import OwnChecker, Trial, describe, loses_memory, who
 from tests.simulation.checks.kept import Kept, kept_at, kept_claims, kept_places, now_ms
@@ -263,11 +262,9 @@ class LeakedClaims(OwnChecker):
       to it (a waiter for a read-write lock has lost its place by then);
     * each unexpired place in a queue there belongs to an acquire that is still waiting, or to a hold;
     * each unexpired place of a latch there belongs to a waiter of that latch;
-    * each unexpired permit of a semaphore there keeps only slots that its hold has. Extra slots that a node gave when
-      the permit was won may stay until they have been exchanged; a lease without faults is enough for that;
     * each permit of a rate limiter there belongs to a success: to an acquire that was won and not rolled back;
-    * at any time, for every client: a claim expires, and no later than the longest requested lease. The keys of a
-      semaphore last for twice that; its permits have their own expiries.
+    * at any time, for every client: the keys of claims expire, and no later than the longest requested lease; those of
+      a semaphore last for twice that. `Expiry` judges each claim.
 
     Commands on their way to a node, and commands that the client keeps for a node it can't reach, are not yet answered.
     So the only extra time is `_QUIESCENCE`, in which a client that has just begun to connect may hold its commands.
@@ -276,7 +273,7 @@ class LeakedClaims(OwnChecker):
     One thing is excused: leftovers of commands that a node executed after the client had abandoned their connection, so
     perhaps later than their rollback. They expire, which the last point checks.
 
-    Not seen: slots that a node keeps for a rate limiter's permit beyond those of the success; nodes to which a client
+    Not seen: slots that a node keeps for a permit beyond those that its hold or success has; nodes to which a client
     has no connection, or has pending commands; clients that are closed; nodes, and clients on machines, whose clock has
     jumped, and nodes that came back with older data, for as long as a claim or a place may last.
     """
@@ -290,7 +287,7 @@ class LeakedClaims(OwnChecker):
         self._rounds: Final = Rounds()
         self._strays: Final[dict[tuple[int, bytes, bytes, bytes], int]] = {}
         self._names: Final[dict[bytes, tuple[bytes, bytes]]] = {}
-        self._slots: Final[dict[bytes, bytes]] = {}
+        self._semaphores: Final[dict[bytes, None]] = {}
         self._latches: Final[dict[bytes, bytes]] = {}
         self._limiters: Final[dict[bytes, None]] = {}
         self._spent: Final[dict[tuple[bytes, bytes], None]] = {}
@@ -325,14 +322,14 @@ class LeakedClaims(OwnChecker):
                 self._jumped[host.name] = self.sim.now
         self._kept.clear()
         before, self._left = self._left, {}
-        for text, timeout in self._look_at_clients():
+        for text in self._look_at_clients():
             since = self._left[text] = before.get(text, self.sim.now)
-            if self.sim.now >= since + timeout:
+            if self.sim.now >= since + _QUIESCENCE:
                 yield text
         yield from self._look_at_expiries()
 
-    def _look_at_clients(self) -> Iterator[tuple[str, float]]:
-        """Return leftovers, each with the seconds for which it may stay."""
+    def _look_at_clients(self) -> Iterator[str]:
+        """Return leftovers, which may stay for a moment."""
         for machine in self.sim.machines:
             for runner in self.runners(machine):
                 if not (machine.crashed or machine.paused or runner.closed or self._is_confused(machine.name)):
@@ -365,7 +362,7 @@ class LeakedClaims(OwnChecker):
                 self._spent.pop((claim.key, claim.id), None)
             noun, verb = parse(sent.script)
             if noun == PERMIT and verb != "renew":
-                self._names[sent.keys[0]], self._slots[sent.keys[0]] = (sent.keys[1], sent.keys[2]), sent.keys[3]
+                self._names[sent.keys[0]], self._semaphores[sent.keys[0]] = (sent.keys[1], sent.keys[2]), None
             elif len(sent.keys) >= 3 and verb != "renew":
                 self._names[sent.keys[0]] = sent.keys[1], sent.keys[2]
             else:
@@ -386,7 +383,7 @@ class LeakedClaims(OwnChecker):
             elif not executed.script.endswith("_renew") and executed.number >= self._strays.get(place, 0):
                 self._strays.pop(place, None)
 
-    def _look_at(self, runner: TrialRunner, line: AnyLink) -> Iterator[tuple[str, float]]:
+    def _look_at(self, runner: TrialRunner, line: AnyLink) -> Iterator[str]:
         node, prefix = self.sim.nodes[line.node.index], f"{runner.client_id}:".encode()
         if self._is_confused(node.name):
             return
@@ -398,10 +395,8 @@ class LeakedClaims(OwnChecker):
             for owner in waiting:
                 strays = ((node.index, key, owner, mode) in self._strays for mode in (b"", *MODES))
                 if owner.startswith(prefix) and not any(strays):
-                    for text in self._look_at_place(runner, node, key, owner):
-                        yield text, _QUIESCENCE
-        for text in self._look_at_latches(runner, node, prefix):
-            yield text, _QUIESCENCE
+                    yield from self._look_at_place(runner, node, key, owner)
+        yield from self._look_at_latches(runner, node, prefix)
 
     def _claims(self, node: TrialNode, key: bytes) -> list[Kept]:
         found = self._kept.get((node, key))
@@ -411,17 +406,15 @@ class LeakedClaims(OwnChecker):
 
     def _look_at_claim(
         self, runner: TrialRunner, node: TrialNode, key: bytes, claim: Kept, has_place: bool
-    ) -> Iterator[tuple[str, float]]:
+    ) -> Iterator[str]:
         state = self.hold(runner, key, claim.id, claim.mode)
         if state is not None and state.lost is None:
-            if isinstance(state, PermitState):
-                yield from self._look_at_slots(node.index, key, state)
             return
         # A waiter that is handed a read-write lock loses its place.
         handed = runner.listens(claim.owner + b" " + key) and (has_place or claim.mode)
         spent = (key, claim.id) in self._spent
         if not handed and not spent and not self._may_be_won(runner, key, claim.id):
-            yield f"{node.name} keeps an ownerless claim: {describe(key, claim.id, claim.mode)}", _QUIESCENCE
+            yield f"{node.name} keeps an ownerless claim: {describe(key, claim.id, claim.mode)}"
 
     def _look_at_place(self, runner: TrialRunner, node: TrialNode, key: bytes, owner: bytes) -> Iterator[str]:
         holds = runner.session.holds
@@ -439,13 +432,6 @@ class LeakedClaims(OwnChecker):
                 if is_ours and not is_stray and not runner.listens(owner + b" " + key):
                     yield f"{node.name} keeps a latch place without a waiter: {describe(key, owner)}"
 
-    def _look_at_slots(self, index: int, key: bytes, state: PermitState) -> Iterator[tuple[str, float]]:
-        has = kept_at(self.sim.nodes[index], self._slots[key], Hash).get(state.claim)
-        others = set(read_slots(has)) - set(state.slots[: state.count]) if has else None
-        if others and self.sim.fault_free.lasted() > self._longest:
-            what = f"slots {sorted(others)} besides those it has: {describe(key, state.claim)}"
-            yield f"{self.sim.nodes[index].name} keeps for a permit {what}", self._longest
-
     def _is_confused(self, name: str) -> bool:
         """Return whether a node may keep what its client thinks is gone: a clock has jumped, or old data came back."""
         return self.sim.now < self._jumped.get(name, -math.inf) + self._longest + _PLACE
@@ -462,11 +448,9 @@ class LeakedClaims(OwnChecker):
                 if found is None:
                     continue
                 name = key.decode(errors="replace")
-                if found[1] is None or found[1] > (2 * allowed if key in self._slots else allowed):
+                if found[1] is None or found[1] > (2 * allowed if key in self._semaphores else allowed):
                     lasting = "forever" if found[1] is None else f"for another {found[1]} ms"
                     yield f"{node.name} keeps {name!r} {lasting}"
-                elif any(claim.until_ms > now_ms(node) + allowed + 1 for claim in self._claims(node, key)):
-                    yield f"{node.name} keeps a claim on {name!r} for too long"
 
 
 def _concerned(executed: Executed, names: Mapping[bytes, tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes, bytes]]:

@@ -347,9 +347,7 @@ class LeakedResources(OwnChecker):
     A client is *quiescent* at instants when its machine has nothing to run. At every such instant
 
     * each connection that the client has made and not abandoned is in use, or being made;
-    * nothing waits for the end of the loop's turn, every pending release that was sent waits for its answer, and
-      commands are kept only for nodes whose connections were thrown away;
-    * it remembers no task that has ended.
+    * nothing waits for the end of the loop's turn.
 
     While none of its protocols runs, a client has no mailbox and no bell, its local queues are empty, and only its own
     rounds have sleepers.
@@ -376,7 +374,7 @@ class LeakedResources(OwnChecker):
 
     def _look_at(self, runner: TrialRunner, maintenance: WatchedMaintenance) -> Iterator[str]:
         links = maintenance.own
-        left = [*self._connections(runner, maintenance), *_entries(runner, links), *_tasks(runner)]
+        left = [*self._connections(runner, maintenance), *_entries(links)]
         if not runner.life.active:
             left += _idle(runner, links)
         if _is_closed(runner):
@@ -403,15 +401,9 @@ def _is_closed(runner: TrialRunner) -> bool:
     return runner.closed and not life.active and (life.task is None or life.task.done())
 
 
-def _entries(runner: TrialRunner, links: WatchedLinks) -> Iterator[str]:
+def _entries(links: WatchedLinks) -> Iterator[str]:
     if links._batch:
         yield f"{len(links._batch)} commands that were to be sent at the end of the turn"
-
-
-def _tasks(runner: TrialRunner) -> Iterator[str]:
-    ended = sum(task.done() for task in (*runner.life._left, *runner.life.owners._owners))
-    if ended:
-        yield f"{ended} tasks that have ended"
 
 
 def _idle(runner: TrialRunner, links: WatchedLinks) -> Iterator[str]:
