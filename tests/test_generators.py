@@ -25,14 +25,6 @@ def is_free(make_client):
 
 
 @pytest.fixture
-def unraisable(monkeypatch):
-    """Errors that no code could catch."""
-    found = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda args: found.append(args.exc_value))
-    return found
-
-
-@pytest.fixture
 def events():
     return []
 
@@ -264,7 +256,9 @@ def test_condition_goes_on_with_the_hold_of_a_generator_that_another_thread_clos
     assert is_free()
 
 
-def test_generator_is_silent_about_a_lock_released_before(client, unraisable):
+def test_generator_is_silent_about_a_lock_released_before(client, monkeypatch):
+    unraisable = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda args: unraisable.append(args.exc_value))
     lock = client.get_lock("x")
     stream = begun(lock)
     lock.release()

@@ -60,16 +60,13 @@ def keys(*names):
 # Its locks
 
 
-def test_multi_lock_needs_at_least_one_lock(client):
-    with client.get_multi_lock(client.get_lock("x")) as hold:
+def test_multi_lock_needs_at_least_one_lock_and_no_name_twice(client, make_client, far, lock):
+    """Not even on other nodes: for these, programs share no order, as a node has many URLs."""
+    with client.get_multi_lock(lock) as hold:
         assert (hold.name, hold.fencing_token) == (("x",), None)
-        assert client.get_lock("x").owned()
+        assert lock.owned()
     with pytest.raises(ValueError, match="at least one lock"):
         client.get_multi_lock()
-
-
-def test_multi_lock_is_refused_when_a_name_is_given_twice(client, make_client, far, lock):
-    """Even on other nodes: for these, programs share no order, as a node has many URLs."""
     some = make_client(n=1)
     for twin in (lock, client.get_lock(b"x"), client.get_fair_lock("x"), some.get_mutex("x"), far.get_lock("x")):
         with pytest.raises(ValueError, match="'x' is given twice"):
@@ -114,8 +111,7 @@ def test_locks_are_acquired_in_sorted_order(client, other, make_worker, raw, eve
     other.do(b.acquire)
     waiter = make_worker().start(client.get_multi_lock(c, a, b).acquire)
     eventually(lambda: client.inspect("b").waiters)
-    assert {state.name for state in client.runner.session.holds} == {"a", "b"}
-    assert raw.count("redsync:c") == 0
+    assert (a.locked(), raw.count("redsync:c")) == (True, 0)
     other.do(b.release)
     assert waiter.result(20) is True
     eventually(lambda: raw.count("redsync:c") == 5)
@@ -179,15 +175,6 @@ def test_acquire_releases_all_when_the_nodes_of_one_client_are_down(client, far,
     far_nodes.restart(0)
     assert multi.acquire(timeout=20)
     multi.release()
-
-
-def test_acquire_releases_all_when_a_lease_is_refused(client, make_client, raw, eventually):
-    strict = make_client(drift_factor=0.9999)
-    multi = client.get_multi_lock(client.get_lock("a"), strict.get_lock("b"))
-    with pytest.raises(ValueError, match="drift"):
-        multi.acquire(lease=19)  # drift would use up all of it with the second client, and little with the first
-    assert not client.get_lock("a").owned()
-    eventually(lambda: raw.keys() == [set()] * 5)
 
 
 def test_acquire_releases_all_when_the_client_is_closed_meanwhile(make_client, other, client, raw, eventually):
@@ -254,20 +241,6 @@ def test_mutex_keeps_a_multi_lock_from_being_reentrant(client, raw, eventually):
         assert multi.acquire(False) is False
         assert (lock.hold_count(), mutex.hold_count()) == (1, 1)
     eventually(lambda: raw.keys() == [set()] * 5)
-
-
-def test_mutex_that_another_thread_acquired_meanwhile_stays_held(client, other, make_worker, eventually):
-    """The object is shared: its hold may be another thread's."""
-    lock, mutex = client.get_lock("a"), client.get_mutex("b")
-    third = make_worker()
-    third.do(lock.acquire)
-    waiter = other.start(client.get_multi_lock(lock, mutex).acquire, timeout=0.3)
-    eventually(lambda: client.inspect("a").waiters)
-    assert mutex.acquire(False)
-    assert waiter.result(20) is False
-    assert mutex.owned()
-    mutex.release()
-    third.do(lock.release)
 
 
 # Release

@@ -7,13 +7,12 @@ import sys
 import time
 import tomllib
 import zipfile
-from importlib import metadata, resources
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 import redis
 
-import redsync
 from redsync.testing.servers import find_server, free_ports
 from tests.support.distributions import required
 
@@ -55,17 +54,6 @@ def test_long_description_has_no_relative_links(wheel):
     named = re.findall(r"\(`(\S+\.md|LICENSE)`\)", description)
     assert "docs/tutorial.md" in named
     assert all((ROOT / name).is_file() for name in named)
-
-
-def test_installed_version_is_that_of_the_source():
-    assert metadata.version("redsync-toolkit") == redsync_version()
-
-
-def test_type_marker_and_scripts_are_found_as_resources():
-    installed = resources.files(redsync)
-    assert (installed / "py.typed").is_file()
-    for path in (PACKAGE / "_lua").glob("*.lua"):
-        assert (installed / "_lua" / path.name).read_text() == path.read_text()
 
 
 # The first minutes of a user with nothing but Python: the pages' steps, with the wheel and its requirements.

@@ -251,20 +251,6 @@ def test_partition_costs_the_expiry_and_late_releases_do_no_harm(
     mutex.extend()
 
 
-# Releasing the lock
-
-
-def test_release_reaches_the_node_that_never_answered(nodes, mutex, raw, eventually):
-    """ "can be performed whether or not the client believes it was able to successfully lock a given instance" """
-    before = calls(raw[4], "del")
-    nodes.pause(4)
-    mutex.acquire()
-    mutex.release()
-    nodes.resume(4)
-    # It set the key in the end, and had to delete it.
-    eventually(lambda: calls(raw[4], "del") == before + 1)
-
-
 # Safety and liveness arguments
 
 
