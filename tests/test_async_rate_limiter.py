@@ -1,36 +1,11 @@
-"""The rate limiter's asyncio parts: cancellation, and calls of coroutine functions."""
-
-import asyncio
-from functools import partial
+"""The rate limiter as a decorator of coroutine functions."""
 
 import pytest
 
 from redsync import AcquireTimeout
-from tests.aio_support import client_of, in_loop, turns, until
+from tests.aio_support import client_of, in_loop
 
 DAY = 86_400
-
-
-def is_gone(raw, key):
-    return raw.count(key) == 0
-
-
-@in_loop
-async def test_acquire_cancelled_at_any_turn_acquires_nothing_unless_it_succeeded(nodes, raw):
-    async with client_of(nodes) as client:
-        for turn in range(12):
-            limiter = client.get_rate_limiter(f"x{turn}", 1, DAY)
-            task = asyncio.create_task(limiter.acquire())
-            await turns(turn)
-            if task.cancel():
-                with pytest.raises(asyncio.CancelledError):
-                    await task
-                await until(partial(is_gone, raw, f"redsync:x{turn}"))
-                assert await limiter.acquire(False), "nothing was acquired"
-            else:
-                assert task.result()
-            assert not await limiter.acquire(False)
-            assert len(client.runner.session.holds) == 0
 
 
 @in_loop

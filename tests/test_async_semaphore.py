@@ -1,35 +1,12 @@
-"""The semaphore's asyncio parts: cancellation, and the body of `async with` when a permit is lost."""
+"""The semaphore's asyncio part: the body of `async with` when a permit is lost."""
 
 import asyncio
 
 import pytest
 
 from redsync import LeaseLostError
-from tests.aio_support import client_of, in_loop, turns, until
+from tests.aio_support import client_of, in_loop
 from tests.support.locks import lose
-
-LIMIT = b"redsync_limit:{redsync:x}"
-
-
-def is_free(raw):
-    return all(keys <= {LIMIT} for keys in raw.keys())  # noqa: SIM118  (a node that was late has not met it)
-
-
-@in_loop
-async def test_acquire_cancelled_at_any_turn_leaves_nothing(nodes, raw):
-    async with client_of(nodes) as client:
-        semaphore = client.get_semaphore("x", 2)
-        await (await semaphore.acquire()).release()
-        for turn in range(12):
-            task = asyncio.create_task(semaphore.acquire(n=2))
-            await turns(turn)
-            if task.cancel():
-                with pytest.raises(asyncio.CancelledError):
-                    await task
-            else:
-                await task.result().release()
-            assert len(client.runner.session.holds) == 0
-            await until(lambda: is_free(raw))
 
 
 @pytest.mark.parametrize("of_permit", [False, True])

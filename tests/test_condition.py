@@ -67,45 +67,27 @@ def test_wait_releases_lock_and_notify_wakes(lock, condition, other, raw, eventu
 
 
 def test_wait_returns_false_after_its_timeout_and_holds_the_lock_again(lock, condition, other, raw, eventually):
-    with condition:
-        started = time.monotonic()
-        assert condition.wait(0.2) is False
-        assert time.monotonic() - started >= 0.2
-        assert lock.hold_count() == 1
-        assert not other.do(lock.acquire, False)
-    assert lock.hold_count() == 0
+    assert lock.acquire(lease=20)
+    started = time.monotonic()
+    assert condition.wait(0.2) is False
+    assert time.monotonic() - started >= 0.2
+    assert lock.hold_count() == 1
+    assert not other.do(lock.acquire, False)
+    assert 15 < lock.remaining() < 20, "with the same lease"
+    lock.release()
     eventually(lambda: free(raw))
 
 
-@reentrant
-def test_wait_restores_nested_holds(lock, condition, other, raw, eventually):
-    counts = []
-
-    def wait():
-        with condition, lock:
-            lock.acquire()
-            condition.wait(10)
-            counts.append(lock.hold_count())
-            lock.release()
-            counts.append(lock.hold_count())
-        counts.append(lock.hold_count())
-
-    waiter = other.start(wait)
-    eventually(lambda: waiting(lock, condition))
-    with condition:
-        condition.notify_all()
-    waiter.result(20)
-    assert counts == [3, 2, 0]
-    eventually(lambda: free(raw))
-
-
-@reentrant
-def test_wait_and_notify_raise_when_the_lock_is_not_held(lock, condition, other):
-    other.do(lock.acquire)
-    for call in (condition.wait, condition.notify, condition.notify_all):
-        with pytest.raises(RuntimeError):
-            call()
-    assert other.do(lock.owned)
+def test_hold_of_a_with_goes_on_after_a_wait_and_has_a_new_token(client, eventually):
+    lock = client.get_fenced_lock("x")
+    condition = threading.Condition(lock)
+    with condition as hold:
+        before = hold.fencing_token
+        assert condition.wait(0.01) is False
+        hold.check()
+        hold.extend()
+        assert hold.remaining() > 0
+        assert hold.fencing_token > before
 
 
 @once
@@ -125,54 +107,18 @@ def test_notify_all_wakes_every_waiter(lock, condition, make_worker, eventually)
     assert not lock.locked()
 
 
-def test_wait_raises_when_the_hold_was_lost(lock, condition, raw):
+@pytest.mark.parametrize("known", [False, True])
+@reentrant
+def test_wait_raises_when_the_hold_was_lost_and_leaves_no_waiter_if_that_is_known(lock, condition, raw, known):
     with pytest.raises(LeaseLostError), condition:  # noqa: PT012  # the body of the lock
         for node in raw:
             node.flushall()
+        if known:
+            with pytest.raises(LeaseLostError):
+                lock.extend()
         condition.wait(0.05)
+    assert not (known and condition._waiters)
     assert lock.acquire(False)
-
-
-@reentrant
-def test_wait_raises_when_the_loss_is_known_and_leaves_no_waiter(lock, condition, raw, eventually):
-    with pytest.raises(LeaseLostError), condition:  # noqa: PT012  # the body of the lock
-        for node in raw:
-            node.flushall()
-        with pytest.raises(LeaseLostError):
-            lock.extend()
-        with pytest.raises(LeaseLostError):
-            condition.wait(0.05)
-        assert not condition._waiters
-
-
-def test_hold_of_a_with_goes_on_after_a_wait_and_has_a_new_token(client, other, eventually):
-    lock = client.get_fenced_lock("x")
-    condition = threading.Condition(lock)
-
-    def wait():
-        with condition as hold:
-            before = hold.fencing_token
-            condition.wait(10)
-            hold.check()
-            hold.extend()
-            assert hold.remaining() > 0
-            return before, hold.fencing_token
-
-    waiter = other.start(wait)
-    eventually(lambda: waiting(lock, condition))
-    with condition:
-        condition.notify()
-    before, after = waiter.result(20)
-    assert after > before
-
-
-@reentrant
-def test_wait_keeps_the_lease_of_the_hold(lock, condition):
-    assert lock.acquire(lease=20)
-    assert condition.wait(0.01) is False
-    assert 15 < lock.remaining() < 20
-    lock.release()
-    assert not lock.locked()
 
 
 # Multi-locks
@@ -212,16 +158,17 @@ def test_holds_of_withs_continue_after_a_wait_of_a_multi_lock(client, raw, event
 
 
 @multi
-def test_wait_of_a_multi_lock_that_lacks_one_raises_and_releases_nothing(lock, condition, client):
-    client.get_lock("x").acquire()
-    for call in (condition.wait, condition.notify):
-        with pytest.raises(RuntimeError, match="un-acquired"):
-            call()
-    assert client.get_lock("x").owned()
+def test_wait_and_notify_raise_without_all_locks_and_release_nothing(lock, condition, client):
+    single = client.get_lock("x")
+    for held in (False, True):
+        assert not held or single.acquire()
+        for call in (condition.wait, condition.notify, condition.notify_all):
+            with pytest.raises(RuntimeError, match="un-acquired"):
+                call()
+        assert single.owned() is held
     with pytest.raises(NotOwnedError):
         lock._release_save()
-    assert client.get_lock("x").owned()
-    client.get_lock("x").release()
+    assert single.owned()
 
 
 @multi

@@ -197,17 +197,12 @@ def test_checker_finds_planted_mistakes():
 @pytest.mark.parametrize(
     ("code", "output", "right"),
     [
-        ("echo 'two  words'", "two words", True),
         ("echo who >&2", "who", True),
         ("echo who", "what", False),
         ("echo 12345678-abcd-abcd-abcd-0123456789ab:7 has 1 of 2 nodes", "{owner} has 1 of 2 nodes", True),
         ("echo 12345678-abcd-abcd-abcd-0123456789ab:7 has 1 of 2 nodes", "{owner} has 2 of 2 nodes", False),
-        ("echo 'redis-1:6379 up for 3 s'", "127.0.0.1:23456 up for 12.1 s", True),
-        ("echo 'redis-1:6379 up for 3 s'", "127.0.0.1:23456 down for 12.1 s", False),
-        ("false || echo $?", "1", True),
         ("false\necho 1", "1", False),
         ("make nonsense", "", False),
-        ("make test", "", True),
     ],
 )
 def test_checker_finds_planted_mistakes_of_commands(code, output, right, tmp_path, run):
@@ -262,17 +257,11 @@ def commands_not_run(page):
 
 
 def test_commands_that_do_not_run_have_valid_arguments():
+    planted = "`redsync ls x | head`, `redsync ls`, `redsync lock --lease`, `redsync show ... y`\n"
+    assert list(commands_not_run(planted)) == ["redsync ls x ", "redsync show y"]
     for path in PAGES:
         for command in commands_not_run(path.read_text()):
             assert parse(shlex.split(command)[1:]), (path, command)
-
-
-def test_commands_that_do_not_run_are_found():
-    page = "`redsync ls x | head`, `redsync ls`, `redsync lock --lease`, `redsync show ... y`\n"
-    page += "\n```text\n0 3 * * *  redsync doctor a\n```\n"
-    assert list(commands_not_run(page)) == ["redsync doctor a", "redsync ls x ", "redsync show y"]
-    with pytest.raises(SystemExit):
-        parse(["doctor", "redis://redis-1:6379"])
 
 
 def test_navigation_lists_every_page():
@@ -301,49 +290,12 @@ def stray_stars(page):
 
 def test_pages_show_no_stray_stars():
     assert {path: stars for path in PAGES if (stars := stray_stars(path.read_text()))} == {}
-
-
-def test_stray_stars_are_found():
-    page = "Bold **is `bold`**, `2**31`.\n\n```python\n2**31\n```\n\nBelow 2**53.\n"
-    assert stray_stars(page) == ["Below 2**53."]
-
-
-def tool(name):
-    """Import a script of tools/."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.mark.parametrize(
-    ("html", "marked"),
-    [
-        ("<code>lock --lease 3</code>", '<code>lock <span class="unbroken">--lease</span> 3</code>'),
-        ("<code>-c</code>", '<code><span class="unbroken">-c</span></code>'),
-        ("<code>f() -&gt; int</code>", '<code>f() <span class="unbroken">-&gt;</span> int</code>'),
-        ("<code>get_lock</code>", "<code>get_lock</code>"),
-        ("<code>redsync_acquire_rounds_total</code>", "<code>redsync_<wbr>acquire_<wbr>rounds_<wbr>total</code>"),
-        ("a --lease", "a --lease"),
-        ("<code>46cc29da-568c-4518-a59f-776bfeaf620e</code>", "<code>46cc29da-568c-4518-a59f-776bfeaf620e</code>"),
-        ("<pre><span></span><code>a --lease\n</code></pre>", "<pre><span></span><code>a --lease\n</code></pre>"),
-    ],
-)
-def test_build_says_where_inline_code_may_break(html, marked):
-    assert tool("line_breaks").on_page_content(html) == marked
-
-
-def test_build_marks_long_cells_of_tables():
-    row = '<td>a <a href="long/page.html">&lt;link&gt;</a></td><td style="text-align: left;">a cell with {} text</td>'
-    marked = row.format("long").replace("<td style", '<td class="long" style')
-    assert tool("line_breaks").on_page_content(row.format("")) == row.format("")
-    assert tool("line_breaks").on_page_content(row.format("long")) == marked
+    assert stray_stars("Bold **is `bold`**, `2**31`.\n\nBelow 2**53.\n") == ["Below 2**53."]
 
 
 @pytest.mark.parametrize(
     ("html", "found"),
     [
-        ('<script src="https://cdn.example/x.js"></script>', ["https://cdn.example/x.js"]),
         ("<script src=//cdn.example/x.js></script>", ["//cdn.example/x.js"]),
         ('<link rel="stylesheet" href="https://cdn.example/x.css">', ["https://cdn.example/x.css"]),
         ('<img alt="" src="https://img.example/badge.svg">', ["https://img.example/badge.svg"]),
@@ -352,4 +304,7 @@ def test_build_marks_long_cells_of_tables():
     ],
 )
 def test_build_finds_what_pages_would_fetch_from_elsewhere(html, found):
-    assert tool("self_contained").foreign(html) == found
+    spec = importlib.util.spec_from_file_location("self_contained", ROOT / "tools" / "self_contained.py")
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    assert tool.foreign(html) == found

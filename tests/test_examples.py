@@ -225,12 +225,3 @@ def test_page_shows_the_output_of_the_example_that_it_includes(path):
 
 def test_every_example_is_run():
     assert sorted(path.name for path in EXAMPLES.glob("*.py")) == sorted(SAYS)
-
-
-@pytest.mark.sweep
-def test_unit_test_example_passes_in_pytest():
-    options = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull]
-    path = EXAMPLES / "own_unit_test_with_fakeredis.py"
-    done = run(*options, str(path), PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
-    assert done.returncode == 0, done.stdout
-    assert "2 passed" in done.stdout

@@ -17,22 +17,15 @@ from redsync import AsyncClient
 async def main():
     urls = sys.argv[1:]
     async with AsyncClient(urls, restart_guard=0) as client, AsyncClient(urls, restart_guard=0) as other:
-        async with client.get_lock("x") as hold:
-            assert not hold.lost
+        async with client.get_lock("x"):
             assert not await other.get_lock("x").acquire(False)
-            waiter = asyncio.create_task(take(other.get_lock("x")))
+            waiter = asyncio.create_task(other.get_lock("x").acquire())
             while not (await client.inspect("x")).waiters:
                 await asyncio.sleep(0.01)
         await waiter
-        async with client.get_semaphore("y", 2):
-            pass
         while [node.state for node in client.nodes()] != ["up"] * 3:
             await asyncio.sleep(0.01)
         print("done")
-
-async def take(lock):
-    async with lock:
-        pass
 
 asyncio.run(main())
 """
@@ -41,21 +34,14 @@ WITH_THREADS = """
 import sys, threading, time
 from redsync import Client
 
-def take(lock):
-    with lock:
-        pass
-
 with Client(sys.argv[1:], restart_guard=0) as client, Client(sys.argv[1:], restart_guard=0) as other:
-    with client.get_lock("x") as hold:
-        assert not hold.lost
+    with client.get_lock("x"):
         assert not other.get_lock("x").acquire(False)
-        waiter = threading.Thread(target=take, args=(other.get_lock("x"),))
+        waiter = threading.Thread(target=other.get_lock("x").acquire)
         waiter.start()
         while not client.inspect("x").waiters:
             time.sleep(0.01)
     waiter.join()
-    with client.get_semaphore("y", 2):
-        pass
     while [node.state for node in client.nodes()] != ["up"] * 3:
         time.sleep(0.01)
     print("done")

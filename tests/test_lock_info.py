@@ -1,7 +1,6 @@
 """Inspecting locks: holders, waiters, and their processes."""
 
 import contextlib
-import os
 import socket
 import subprocess
 import sys
@@ -14,11 +13,15 @@ import pytest
 pytestmark = pytest.mark.usefixtures("both_flavours")
 
 
-def test_inspect_shows_a_free_lock(client):
+def test_inspect_shows_free_locks_and_what_others_keep(client, raw):
     info = client.inspect("x")
     assert (info.name, info.kind, info.holders, info.waiters) == ("x", "none", (), ())
     assert [vote.node for vote in info.votes] == [status.address for status in client.nodes()]
     assert client.inspect(b"x").name == b"x"
+    for node in raw:
+        node.rpush("redsync:x", 1)
+    info = client.inspect("x")
+    assert (info.kind, info.holders) == ("list", ())
 
 
 def test_inspect_shows_the_holder(client, make_client, other):
@@ -51,58 +54,29 @@ def test_inspect_shows_waiters(client, make_worker, eventually):
     eventually(lambda: client.inspect("x").waiters == ())
 
 
-def test_inspect_shows_a_foreign_value(client, raw):
-    for node in raw:
-        node.rpush("redsync:x", 1)
-    info = client.inspect("x")
-    assert (info.kind, info.holders) == ("list", ())
-
-
-LOCKS = {
-    "lock": lambda client: client.get_lock("x"),
-    "mutex": lambda client: client.get_mutex("x"),
-    "read-write lock": lambda client: client.get_read_write_lock("x").write_lock,
-}
 COUNTERS = {
     "semaphore": lambda client: client.get_semaphore("x", 2),
     "rate limiter": lambda client: client.get_rate_limiter("x", 2, 0.2),
 }
 
 
-@pytest.mark.parametrize("kind", LOCKS)
 @pytest.mark.parametrize("earlier", COUNTERS)
-def test_lock_is_seen_although_the_nodes_know_an_earlier_limit_of_its_name(client, raw, eventually, earlier, kind):
+def test_lock_is_seen_although_the_nodes_know_an_earlier_limit_of_its_name(client, raw, eventually, earlier):
     """They keep a limit for a day after the last permit."""
     with COUNTERS[earlier](client):
-        pass
+        info = client.inspect("x")
+        assert (info.kind, info.holders) == (earlier, ())
     eventually(lambda: not any(node.exists("redsync:x") for node in raw))
     assert all(node.exists("redsync_limit:{redsync:x}") for node in raw)
-    lock = LOCKS[kind](client)
+    lock = client.get_lock("x")
     assert client.inspect("x").kind == "none"
     assert not lock.locked()
     assert not lock.force_release()
     lock.acquire()
-    assert lock.locked()
     info = client.inspect("x")
-    assert (info.kind, len(info.holders)) == (kind, 1)
+    assert (info.kind, len(info.holders)) == ("lock", 1)
     assert lock.force_release()
     assert not lock.locked()
-
-
-@pytest.mark.parametrize("kind", COUNTERS)
-def test_inspect_of_permits_lists_no_holders(client, kind):
-    with COUNTERS[kind](client):
-        info = client.inspect("x")
-    assert (info.kind, info.holders) == (kind, ())
-
-
-def test_inspect_shows_what_most_nodes_keep(client, raw):
-    for node in raw[:2]:
-        node.rpush("redsync:x", 1)
-    with client.get_lock("x") as hold:
-        info = client.inspect("x")
-        assert info.kind == "lock"
-        assert [holder.owner for holder in info.holders] == [hold.owner]
 
 
 def test_inspect_counts_holders_by_quorum(client, raw):
@@ -115,17 +89,8 @@ def test_inspect_counts_holders_by_quorum(client, raw):
     assert holder.remaining is None
 
 
-def test_inspect_shows_the_votes_of_a_dead_minority(client, nodes):
-    nodes.kill(0)
-    with client.get_lock("x"):
-        info = client.inspect("x")
-        assert [vote.choice.value for vote in info.votes] == ["failed"] + ["granted"] * 4
-        assert info.votes[0].detail
-        assert len(info.holders) == 1
-
-
 @pytest.mark.usefixtures("all_nodes_met")
-def test_inspect_does_not_wait_for_a_minority_of_hung_nodes(make_client, nodes):
+def test_looks_do_not_wait_for_a_minority_of_hung_nodes(make_client, nodes):
     client = make_client(node_timeout=600.0)
     with client.get_lock("x") as hold, contextlib.ExitStack() as hung:
         for i in (0, 3):
@@ -133,18 +98,13 @@ def test_inspect_does_not_wait_for_a_minority_of_hung_nodes(make_client, nodes):
             hung.callback(nodes.resume, i)
         info = client.inspect("x")
         assert [holder.owner for holder in info.holders] == [hold.owner]
-        assert [vote.detail.startswith("no answer within") for vote in info.votes] == [True, False, False, True, False]
-        with client.get_semaphore("s", 2) as permit:
-            assert client.get_semaphore("s", 2).available() == 1
-            assert [holder.id for holder in client.get_semaphore("s", 2).holders()] == [permit.id]
+        assert [vote.choice.value for vote in info.votes] == ["failed", "granted", "granted", "failed", "granted"]
+        semaphore = client.get_semaphore("s", 2)
+        with semaphore as permit:
+            assert semaphore.available() == 1
+            assert [holder.id for holder in semaphore.holders()] == [permit.id]
         assert client.get_rate_limiter("r", 1, per=9.0).retry_after() == 0.0
         assert not client.get_read_write_lock("rw").write_lock.force_release()
-        assert not client.get_lock("y").force_release()
-
-
-def test_inspect_refuses_an_invalid_name(client):
-    with pytest.raises(ValueError, match="1 to 512 bytes"):
-        client.inspect("")
 
 
 # A holder's process.
@@ -152,7 +112,7 @@ def test_inspect_refuses_an_invalid_name(client):
 
 @pytest.fixture
 def start_program(nodes, tmp_path):
-    """Return a function that runs a program in a new process; `communicate` makes it continue."""
+    """Return a function that runs a program in a new process."""
     processes = []
 
     def start(program):
@@ -210,19 +170,3 @@ def test_record_is_on_all_nodes_until_the_client_is_closed(make_client, raw, eve
     assert all(60_000 < node.pttl(key) <= 65_000 for node in raw), "it expires if the client can't remove it"
     client.close()
     eventually(lambda: records(raw) == [set()] * 5)
-
-
-def test_inspect_shows_the_process_as_long_as_one_node_knows_it(client, make_client, raw, eventually):
-    other = make_client()
-    key = f"redsync:client:{other.id}"
-    eventually(lambda: raw.count(key) == 5)
-    with other.get_lock("x"):
-        eventually(lambda: raw.count("redsync:x") == 5)
-        for node in raw[1:]:
-            node.delete(key)
-        raw[0].set(key, raw[0].get(key))
-        assert client.inspect("x").holders[0].pid == os.getpid()
-        raw[0].set(key, "garbage")
-        (holder,) = client.inspect("x").holders
-        assert (holder.pid, holder.host) == (None, None)
-        assert holder.owner.startswith(other.id)

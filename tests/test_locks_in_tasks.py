@@ -26,35 +26,38 @@ async def enter(lock):
 
 
 def test_second_task_of_a_thread_is_refused_and_changes_nothing(lock):
+    async def try_once():
+        lock.acquire(False)
+
     async def main():
         with lock:
             for use in (enter(lock), try_once()):
                 with pytest.raises(ReentrantCallError, match="AsyncClient"):
                     await asyncio.create_task(use)
+            await enter(lock)  # this task may enter again
             assert lock.hold_count() == 1
         await asyncio.create_task(enter(lock))
 
-    async def try_once():
-        lock.acquire(False)
-
     asyncio.run(main())
+    with lock:
+        asyncio.run(enter(lock))  # which the thread holds around the loop
+        assert lock.owned()
     assert not lock.owned()
 
 
-def test_task_may_enter_again(lock):
+def test_lock_of_a_multi_lock_is_refused_too_and_a_mutex_is_only_busy(client):
+    part, mutex = client.get_lock("y"), client.get_mutex("x")
+
+    async def try_once():
+        return mutex.acquire(False)
+
     async def main():
-        with lock:
-            await asyncio.sleep(0)
-            with lock:
-                assert lock.hold_count() == 2
+        with client.get_multi_lock(mutex, part):
+            with pytest.raises(ReentrantCallError):
+                await asyncio.create_task(enter(part))
+            assert await asyncio.create_task(try_once()) is False
 
     asyncio.run(main())
-
-
-def test_task_may_enter_what_its_thread_holds_around_the_loop(lock):
-    with lock:
-        asyncio.run(enter(lock))
-        assert lock.owned()
 
 
 def test_hold_that_an_ended_task_left_is_its_threads(lock):
@@ -69,26 +72,3 @@ def test_hold_that_an_ended_task_left_is_its_threads(lock):
 
     asyncio.run(main())
     assert not lock.owned()
-
-
-def test_lock_of_a_multi_lock_is_refused_too(client):
-    part = client.get_lock("y")
-
-    async def main():
-        with client.get_multi_lock(client.get_lock("x"), part), pytest.raises(ReentrantCallError):
-            await asyncio.create_task(enter(part))
-
-    asyncio.run(main())
-
-
-def test_mutex_is_not_reentrant_so_its_second_task_only_finds_it_busy(client):
-    mutex = client.get_mutex("x")
-
-    async def try_once():
-        return mutex.acquire(False)
-
-    async def main():
-        with mutex:
-            assert await asyncio.create_task(try_once()) is False
-
-    asyncio.run(main())

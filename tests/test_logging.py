@@ -7,10 +7,6 @@ import sys
 
 import pytest
 
-from redsync import QuorumError
-
-NAMES = ["redsync", "redsync.watchdog", "redsync.node"]
-
 
 @pytest.fixture
 def lines(caplog):
@@ -25,14 +21,6 @@ def lines(caplog):
         ]
 
     return lines
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_logger_has_no_own_handler_and_level(client, name):
-    logger = logging.getLogger(name)
-    assert logger.handlers == []
-    assert logger.level == logging.NOTSET
-    assert logger.propagate
 
 
 def test_nothing_above_info_is_logged_without_failures(make_client, lines, other):
@@ -53,35 +41,17 @@ def test_node_that_goes_down_and_comes_back_is_one_line_each(make_client, nodes,
     for _ in range(20):
         with client.get_lock("x"):
             pass
-    eventually(lambda: lines(logging.WARNING))
     nodes.restart(2)
     eventually(lambda: client.nodes()[2].state == "up")
     eventually(lambda: len(lines(logging.INFO)) >= 2)
     for _ in range(20):
         with client.get_lock("x"):
             pass
-    assert [(name, level) for name, level, _ in lines(logging.INFO)] == [
-        ("redsync.node", "WARNING"),
-        ("redsync.node", "INFO"),
-    ]
-    down, up = (message for _, _, message in lines(logging.INFO))
-    assert address in down
-    assert "down" in down
-    assert address in up
-    assert "up" in up
-
-
-def test_nodes_down_from_the_start_are_one_line_each_and_a_missing_quorum_logs_no_error(
-    make_client, nodes, lines, eventually
-):
-    for i in range(3):
-        nodes.kill(i)
-    client = make_client()
-    with pytest.raises(QuorumError):
-        client.get_lock("x").acquire(timeout=0.2)
-    eventually(lambda: len(lines(logging.WARNING)) == 3)
-    assert {(name, level) for name, level, _ in lines(logging.WARNING)} == {("redsync.node", "WARNING")}
-    assert lines(logging.ERROR) == []
+    (down, up) = lines(logging.INFO)
+    assert down[:2] == ("redsync.node", "WARNING")
+    assert f"{address} is down" in down[2]
+    assert up[:2] == ("redsync.node", "INFO")
+    assert f"{address} is up" in up[2]
 
 
 def test_only_warnings_and_losses_reach_stderr_without_logging_configuration(nodes):

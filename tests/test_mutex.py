@@ -3,7 +3,6 @@
 It has the contract of `threading.Lock`; its owner is the object.
 """
 
-import copy
 import gc
 import threading
 import weakref
@@ -60,30 +59,21 @@ def test_release_works_in_any_thread_and_once(plain, other):
     plain.release()
 
 
-def test_exit_works_in_another_thread_than_enter(plain, other):
-    plain.__enter__()
-    other.do(plain.__exit__, None, None, None)
-    assert plain.acquire(False)
-    plain.__exit__(None, None, None)
-    assert plain.acquire(False)
-    plain.release()
-
-
 # Owned by the object
 
 
 def test_objects_of_one_name_exclude_each_other_in_one_thread(client, mutex, raw, eventually):
     twin = client.get_mutex("x")
     with mutex:
+        gc.collect()  # the hold of a `with` keeps its object alive
         eventually(lambda: raw.count("redsync:x") == 5)
         before = values(raw)
         assert not twin.acquire(False)
         assert twin.locked()
         assert (twin.owned(), twin.hold_count(), twin.remaining()) == (False, 0, 0.0)
         for operation in (twin.release, twin.extend):
-            with pytest.raises(NotOwnedError, match="'x'") as info:
+            with pytest.raises(NotOwnedError, match="'x'"):
                 operation()
-            assert not isinstance(info.value, LeaseLostError)
         assert values(raw) == before
     assert twin.acquire(False)
     assert not mutex.acquire(False)
@@ -105,25 +95,16 @@ def test_all_threads_see_the_same_owner(mutex, other):
 # Lost holds
 
 
-@pytest.mark.parametrize("noticed", [True, False])
-def test_second_acquire_raises_after_a_loss_until_it_is_released(noticed, client, mutex, other, raw, *, eventually):
+def test_second_acquire_raises_after_a_loss_until_it_is_released(client, mutex, other, eventually):
     mutex.acquire(lease=0.3)
-    if noticed:
-        flush(raw)
-        with pytest.raises(LeaseLostError):
-            mutex.extend()
     eventually(lambda: not mutex.owned())
     for acquire in (lambda: mutex.acquire(False), lambda: other.do(mutex.acquire, timeout=5), mutex.__enter__):
         with pytest.raises(LeaseLostError, match="'x'"):
             acquire()
     with client.get_mutex("x"):
-        with pytest.raises(LeaseLostError):
-            mutex.acquire(False)
-        with pytest.raises(LeaseLostError):
-            mutex.release()
-        with pytest.raises(NotOwnedError) as info:
-            mutex.release()
-        assert not isinstance(info.value, LeaseLostError)
+        for call in (lambda: mutex.acquire(False), mutex.release):
+            with pytest.raises(LeaseLostError):
+                call()
         assert mutex.acquire(False) is False
 
 
@@ -147,11 +128,11 @@ def test_with_after_a_loss_releases_only_its_own_hold(mutex, other, raw, eventua
 
 # Dropped objects
 
-WARNED = ("redsync.watchdog", "WARNING")
-
 
 def test_object_dropped_while_held_is_released_with_a_warning(client, raw, other, caplog, eventually):
     """Even with an on_lost callback."""
+    with client.get_mutex("released"):
+        pass
     mutex, theirs = client.get_mutex("x", on_lost=print), client.get_mutex("x")
     mutex.acquire()
     waiter = other.start(theirs.acquire)
@@ -161,39 +142,7 @@ def test_object_dropped_while_held_is_released_with_a_warning(client, raw, other
     gc.collect()
     assert gone() is None
     assert waiter.result(20)
-    eventually(lambda: WARNED in [(record.name, record.levelname) for record in caplog.records])
-    assert "'x'" in caplog.text
+    warned = eventually(lambda: [record for record in caplog.records if record.name == "redsync.watchdog"])
+    assert [(record.levelname, record.args[0]) for record in warned] == [("WARNING", "x")]
     theirs.release()
     eventually(lambda: raw.keys() == [set()] * 5)
-
-
-def told(caplog):
-    """Return the log records of holds; on a busy machine nodes may be suspect briefly, and that is logged too."""
-    return [record for record in caplog.records if record.name != "redsync.node"]
-
-
-def test_object_dropped_after_its_release_logs_nothing(client, caplog, eventually):
-    for _ in range(3):
-        with client.get_mutex("released"):
-            pass
-    client.get_mutex("held").acquire()
-    gc.collect()
-    eventually(lambda: told(caplog))
-    assert [record.args[0] for record in told(caplog)] == ["held"]
-
-
-def test_hold_of_a_with_block_keeps_the_object_alive(client):
-    with client.get_mutex("x") as hold:
-        gc.collect()
-        assert not client.get_mutex("x").acquire(timeout=0.1)
-        hold.extend()
-
-
-@pytest.mark.threads_only
-def test_copied_mutex_is_another_owner(mutex):
-    twin = copy.copy(mutex)
-    with mutex:
-        assert not twin.acquire(False)
-    assert twin.acquire(False)
-    assert not mutex.owned()
-    twin.release()

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 import zipfile
-from importlib import metadata, resources
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -61,13 +61,6 @@ def test_long_description_has_no_relative_links(wheel):
 
 def test_installed_version_is_that_of_the_source():
     assert metadata.version("redsync-toolkit") == redsync.__version__
-
-
-def test_type_marker_and_scripts_are_found_as_resources():
-    installed = resources.files(redsync)
-    assert (installed / "py.typed").is_file()
-    for path in (PACKAGE / "_lua").glob("*.lua"):
-        assert (installed / "_lua" / path.name).read_text() == path.read_text()
 
 
 # The first minutes of a user with nothing but Python: the pages' steps, with the wheel and its requirements.

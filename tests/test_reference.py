@@ -4,7 +4,6 @@ import importlib.util
 import inspect
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -22,35 +21,12 @@ def test_reference_describes_every_public_name_once():
 
 
 @pytest.fixture(scope="module")
-def beside():
+def built():
+    """The reference as it is built, with its tables."""
     spec = importlib.util.spec_from_file_location("beside", ROOT / "tools" / "beside.py")
     beside = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(beside)
-    return beside
-
-
-@pytest.fixture(scope="module")
-def built(beside):
-    """The reference as it is built, with its tables."""
     return beside.with_tables(PAGE)
-
-
-def test_class_with_a_section_has_one_heading_and_keeps_its_anchor(beside):
-    lock = '<h2 id="lock">Lock</h2>\n<div class="doc">\n<h3 id="redsync.Lock" class="doc doc-heading">Lock</h3>'
-    vote = '<h2 id="others">Others</h2>\n<div class="doc">\n<h3 id="redsync.Vote" class="doc doc-heading">Vote</h3>'
-    assert beside.without_second_headings(lock) == '<h2 id="lock">Lock</h2>\n<div class="doc" id="redsync.Lock">'
-    assert beside.without_second_headings(vote) == vote
-
-
-def test_table_of_contents_lists_each_class_once_without_methods(beside):
-    def item(title, *children):
-        return SimpleNamespace(title=title, children=list(children))
-
-    vote = item("Vote", item("node"))
-    top = item("API", item("Lock", item("Lock", item("acquire"))), item("Others", vote))
-    page = SimpleNamespace(file=SimpleNamespace(src_uri="reference.md"), toc=SimpleNamespace(items=[top]))
-    beside.on_page_context({}, page=page)
-    assert top == item("API", item("Lock"), item("Others", item("Vote")))
 
 
 def calls(text):

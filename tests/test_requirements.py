@@ -82,12 +82,6 @@ bash = "python -m uvicorn"
     assert missing(planted, required("redsync-toolkit")) == everything - {"redis"}
 
 
-def test_constraints_name_versions_only():
-    """No address and no path: they hold for every index and on every machine."""
-    for line in (ROOT / "constraints.txt").read_text().splitlines():
-        assert re.fullmatch(r"[\w.-]+==[\w.]+( ; [^#/@]+?)?(\s+# via .*)?|#.*", line), line
-
-
 def test_constraints_fix_all_that_pyproject_names():
     """If this fails, say `make lock`."""
     lines = [line.partition("#")[0] for line in (ROOT / "constraints.txt").read_text().splitlines()]

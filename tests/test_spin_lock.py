@@ -28,10 +28,14 @@ class Backoff:
         return self._pause
 
 
-def test_waiting_leaves_no_place_on_any_node(client, lock, other, raw, eventually):
+def test_waiting_calls_the_backoff_and_leaves_no_place_on_any_node(client, lock, other, raw, eventually):
     backoff = Backoff(0.001)
-    other.do(lock.acquire)
     waiting = client.get_spin_lock("x", backoff=backoff)
+    with waiting:
+        pass
+    other.do(lock.acquire)
+    assert waiting.acquire(False) is False
+    assert backoff.tries == [], "it has not waited"
     seen = []
 
     def look_and_release():
@@ -43,18 +47,9 @@ def test_waiting_leaves_no_place_on_any_node(client, lock, other, raw, eventuall
     assert waiting.acquire(timeout=20)
     releaser.result(20)
     assert seen == [([{b"redsync:x"}] * 5, ())]
+    assert backoff.tries[:3] == [1, 2, 3]
     waiting.release()
     eventually(lambda: raw.keys() == [set()] * 5)
-
-
-def test_backoff_is_not_called_without_a_wait(client, lock, other):
-    backoff = Backoff(0.01)
-    with client.get_spin_lock("x", backoff=backoff) as hold:
-        hold.check()
-    other.do(lock.acquire)
-    assert client.get_spin_lock("x", backoff=backoff).acquire(False) is False
-    assert backoff.tries == []
-    other.do(lock.release)
 
 
 def test_default_backoff_grows_from_a_millisecond_to_a_tenth_of_a_second():

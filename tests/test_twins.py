@@ -3,8 +3,6 @@
 import importlib.util
 from pathlib import Path
 
-import pytest
-
 PATH = Path(__file__).parents[1] / "tools" / "twins.py"
 SPEC = importlib.util.spec_from_file_location("twins", PATH)
 twins = importlib.util.module_from_spec(SPEC)
@@ -78,18 +76,6 @@ class Thing:
 '''
 
 THING = twins.Twin("there", "Thing", "here", frozenset({"_cancel"}))
-
-
-def test_method_that_the_twin_lacks_is_inserted_behind_the_previous_one():
-    without = MADE.replace(MADE[MADE.index("    def release") : MADE.index("    def __enter__")], "")
-    made = twins.copy_methods(THING, SOURCE, without)
-    assert sorted(made.splitlines()) == sorted(MADE.splitlines())
-    assert list(twins.methods(made, "Thing")) == ["acquire", "release", "by_hand", "__enter__"]
-
-
-def test_method_that_the_twin_lacks_raises_if_none_is_before_it():
-    with pytest.raises(LookupError, match="Thing has no acquire"):
-        twins.copy_methods(THING, SOURCE, "class Thing:\n    pass\n")
 
 
 def test_check_finds_an_outdated_copy(monkeypatch, tmp_path, capsys):
