@@ -4,6 +4,8 @@
 that forks its workers.
 """
 
+import os
+
 import pytest
 
 from redsync import NotOwnedError
@@ -27,7 +29,7 @@ def connections(admin):
 def test_children_of_a_fork_leave_holds_and_connections_of_their_parent_alone(
     make_client, admin, connections, await_renewal, *, eventually
 ):
-    client = make_client(lease=1.2)
+    client = make_client(lease=6.0)
     lock, mutex = client.get_lock("parent's"), client.get_mutex("parent's too")
 
     def child():
@@ -58,3 +60,24 @@ def test_children_of_a_fork_leave_holds_and_connections_of_their_parent_alone(
         held.check()
         eventually(lambda: connections() == before)
         assert sorted(admin.keys()) == [(i, f"redsync:parent's{which}") for i in range(5) for which in ("", " too")]
+
+
+def test_child_that_closes_all_descriptors_as_daemons_do_may_use_the_client(client):
+    def serve():
+        os.closerange(3, 1024)
+        files = [os.open(os.devnull, os.O_WRONLY) for _ in range(16)]
+        with client.get_lock("daemon's", timeout=20):
+            pass
+        client.close()
+        for file in files:
+            os.close(file)  # fails if the client has closed it
+
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            serve()
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
