@@ -1,9 +1,12 @@
 """Metrics while something interrupts the work at any point: a signal's handler, or an exception that it raises."""
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from redsync import HoldLost
 from redsync._core.observing import AcquireEnded, HoldEnded
+from redsync.metrics import instruments as i
+from redsync.metrics.prometheus import PrometheusMetrics
 from tests.metrics.test_exporters import otel, prometheus
 from tests.metrics.test_metrics import LOCK, Clock, Hold, Ledger, make_record
 from tests.support.injection import inject_at_calls as inject
@@ -86,3 +89,14 @@ def test_handler_that_collects_at_any_point_of_the_work_neither_waits_nor_loses_
             assert all(0 <= count <= EVERY for count in seen), where
             assert collect() == [EVERY, EVERY], where
     assert point > 50
+
+
+def test_interrupted_histogram_of_prometheus_has_all_of_a_batch_or_nothing():
+    point, where = 0, ""
+    while where is not None:
+        point += 1
+        metrics = PrometheusMetrics(registry=CollectorRegistry())
+        where = inject(point, lambda metrics=metrics: metrics._record_all(i.WAIT, LOCK, [0.5] * 256))
+        for counts, total in metrics._histograms.get(i.WAIT, {}).values():
+            assert (sum(counts), total) == (256, 128.0), where
+    assert point > 5

@@ -232,3 +232,12 @@ def test_ends_of_unknown_holds_are_bounded(told, traces):
     for _ in range(_MOST_ENDED + 50):
         told.subscription.hear(HoldEnded(hold(), "released"))
     assert len(traces._ended) == _MOST_ENDED
+
+
+def test_end_reported_twice_ends_one_span(told, traces, spans):
+    twice = hold()
+    told.won(twice)
+    told.subscription.hear(HoldEnded(twice, "released"))
+    told.subscription.hear(HoldEnded(twice, "released"))
+    assert [span.name for span in spans()] == ["acquire lock", "hold lock"]
+    assert not traces._open
