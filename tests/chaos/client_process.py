@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos.blocking import Blocking, run
-from tests.chaos.health import Complaints, Pulse, leftovers, open_sockets
+from tests.chaos.health import Complaints, leftovers, open_sockets
 from tests.chaos.history import History, now_ns
 from tests.chaos.jobs import Job
 from tests.chaos.owner import Owner, World
@@ -166,8 +166,7 @@ def main() -> int:
     history = History(Path(job.history))
     logging.getLogger("redsync").addHandler(Complaints(history))
     flavour = _Tasks() if job.flavour == "asyncio" else _Threads()
-    with Pulse(history):
-        flavour.run(_play(job, history, flavour, _Control(lines)))
+    flavour.run(_play(job, history, flavour, _Control(lines)))
     return 0
 
 

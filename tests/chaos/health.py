@@ -1,4 +1,4 @@
-"""Self-observation of a client process: stalls, errors of the library, leftovers of a closed client."""
+"""Self-observation of a client process: errors of the library, leftovers of a closed client."""
 
 from __future__ import annotations
 
@@ -9,40 +9,8 @@ import stat
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Self
 
-from tests.chaos.history import History, now_ns
-
-_BEAT: Final = 0.05
-"""Seconds between two beats of a pulse."""
-
-_LATE: Final = 0.25
-"""Seconds by which a beat must be late to count as a stall."""
-
-
-class Pulse:
-    """Notes in the history, within the `with` block, when this process stalls: stopped, starved by others, or busy."""
-
-    def __init__(self, history: History) -> None:
-        self._history = history
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        since, used = now_ns(), time.process_time_ns()
-        while not self._over.wait(_BEAT):
-            at, using = now_ns(), time.process_time_ns()
-            if (at - since) / 1e9 > _BEAT + _LATE:
-                self._history.note("stall", since=since, at=at, cpu=using - used)
-            since, used = at, using
+from tests.chaos.history import History
 
 
 class Complaints(logging.Handler):

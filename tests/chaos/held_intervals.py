@@ -11,7 +11,7 @@ from tests.chaos.history import Line
 Key: TypeAlias = tuple[int, int]
 """The identity of an acquisition: the worker, and when its acquire returned."""
 
-_GIVEN = ("worker", "number", "name", "asked", "since", "lease", "owner", "mode", "token")
+_GIVEN = ("worker", "number", "name", "asked", "since", "owner", "mode", "token")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +26,6 @@ class Hold:
         since: The instant the client counted a quorum; belief begins here.
         granted: The instant acquire had returned.
         until: The last recorded `valid_until`.
-        lease: The lease it was acquired with, in seconds; None if it is renewed.
         owner: The owner, as the client names it.
         mode: "read" or "write" for a read-write lock; empty for others.
         token: The fencing token; None if there is none.
@@ -47,7 +46,6 @@ class Hold:
     since: int
     granted: int
     until: int
-    lease: float | None = None
     owner: str = ""
     mode: str = ""
     token: int | None = None

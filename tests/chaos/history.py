@@ -14,7 +14,7 @@ processes of the run, and the `number` of its attempt.
 | `re-entered`, `left` | the owner re-entered the hold, and released that level | |
 | `extended` | the owner extended its hold | |
 | `unsure` | a re-entry or an extension met too few nodes | |
-| `looked` | what the hold reported of itself | since, before, remaining, lost, after, until |
+| `looked` | what the hold reported of itself | before, remaining, until |
 | `writes` | the owner is about to set the counter to this | value |
 | `done` | the owner begins to release | kept, until |
 | `released`, `lost` | the release is over; `inside`: an earlier call raised the loss | inside |
@@ -34,7 +34,6 @@ processes of the run, and the `number` of its attempt.
 | `wonders`, `room` | the owner asks when there is room; the answer | name, n, seconds |
 | `last` | the outcome of the last acquisition of a thing, after all faults | name, asked, got, why |
 | `heard` | a listener got a `HoldLost` | name, owner, reason |
-| `stall` | the process was paused or starved | since, cpu |
 | `complaint` | the library logged an internal error | text |
 | `closed` | what the closed client left behind | threads, sockets |
 

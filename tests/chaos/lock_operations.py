@@ -230,18 +230,15 @@ class LockOperations:
         turn.note("left", **self._about(turn))
 
     async def _look(self, turn: Turn, seconds: float) -> None:
-        """Work under a hold, and record what it reports of itself meanwhile."""
+        """Work under a hold, and record now and then whether it is still believed."""
         hold, pause, left = turn.hold, self._order.look, seconds
         while left > 0:
             await self._sleep(min(left, pause))
             left -= pause
             # A lock reports less of itself than a hold.
             if seconds > pause / 2 and hold is not turn.thing:
-                since, before = self._until(turn), self._now()
-                remaining, lost = nanoseconds(hold.remaining()), hold.lost
-                after = self._now()
-                about = {"remaining": remaining, "lost": lost, "after": after, "until": self._until(turn)}
-                turn.note("looked", since=since, before=before, **about)
+                before = self._now()
+                turn.note("looked", before=before, remaining=nanoseconds(hold.remaining()), until=self._until(turn))
 
     def _about(self, turn: Turn) -> dict[str, Any]:
         """Return further fields for the lines of a turn."""

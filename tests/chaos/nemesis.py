@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from redsync.testing.servers import ask
-from tests.chaos.history import now_ns
 
 if TYPE_CHECKING:
     from redsync.testing.local_nodes import LocalNodes
@@ -27,7 +26,7 @@ class Fault(NamedTuple):
 
     Attributes:
         at: Its time, in seconds from the start.
-        action: Of a node: "kill", "restart", "pause", "resume", "flush_scripts" or "flush_all"; of a client:
+        action: Of a node: "kill", "restart", "pause", "resume" or "flush_all"; of a client:
             "kill_client", "start_client", "stop_client" or "continue_client"; of a connection: "heal", or the name of a
             proxy's switch.
         target: A node or a client; for a fault of a connection, a client and a node.
@@ -40,25 +39,10 @@ class Fault(NamedTuple):
     value: float | None = None
 
 
-class Done(NamedTuple):
-    """A fault that was carried out.
-
-    Attributes:
-        fault: The fault.
-        before: The instant in ns before it.
-        after: The instant in ns after it.
-    """
-
-    fault: Fault
-    before: int
-    after: int
-
-
 class Nemesis:
     """Carries faults out.
 
     Attributes:
-        done: The faults carried out so far.
         late: Seconds by which the plan was postponed in total.
     """
 
@@ -66,13 +50,12 @@ class Nemesis:
         self,
         nodes: LocalNodes,
         pool: ProcessPool,
-        proxies: Mapping[tuple[int, int], FaultProxy] | None = None,
-        history: History | None = None,
+        proxies: Mapping[tuple[int, int], FaultProxy],
+        history: History,
     ) -> None:
-        """Make a nemesis, with the proxies by client and node, and the history that records what it does, if any."""
-        self._nodes, self._proxies, self._pool = nodes, proxies or {}, pool
+        """Make a nemesis, with the proxies by client and node, and the history that records what it does."""
+        self._nodes, self._proxies, self._pool = nodes, proxies, pool
         self._history = history
-        self.done: list[Done] = []
         self.late = 0.0
 
     def run(self, faults: Iterable[Fault], seconds: float) -> None:
@@ -85,11 +68,8 @@ class Nemesis:
         began = base = time.monotonic()
         for fault in faults:
             self._wait(base + fault.at)
-            before = now_ns()
-            if self._history is not None:
-                self._history.note(fault.action, at=before, target=fault.target, value=fault.value)
+            self._history.note(fault.action, target=fault.target, value=fault.value)
             self._perform(fault.action, fault.target, fault.value)
-            self.done.append(Done(fault, before, now_ns()))
             base = max(base, time.monotonic() - fault.at)
         self._wait(base + seconds)
         self.late = base - began
@@ -104,10 +84,9 @@ class Nemesis:
         match action:
             case "kill" | "restart" | "pause" | "resume":
                 getattr(self._nodes, action)(first)
-            case "flush_scripts":
-                self._order(first, "SCRIPT FLUSH")
             case "flush_all":
-                self._order(first, "FLUSHALL")
+                reply = ask(self._nodes.ports[first], "FLUSHALL", timeout=10.0)
+                assert reply.startswith(b"+OK"), f"FLUSHALL was answered by {reply!r}"
             case "kill_client":
                 self._pool.kill(first)
             case "start_client":
@@ -119,10 +98,6 @@ class Nemesis:
                 self._pool.go_on(first)
             case _:
                 self._trouble(self._proxies[first, target[1]], action, value)
-
-    def _order(self, node: int, command: str) -> None:
-        reply = ask(self._nodes.ports[node], command, timeout=10.0)
-        assert reply.startswith(b"+OK"), f"{command} was answered by {reply!r}"
 
     @staticmethod
     def _trouble(proxy: FaultProxy, action: str, value: float | None) -> None:

@@ -22,9 +22,6 @@ PATIENCE = 30
 RELUCTANT = "trap '' TERM INT; echo ready; sleep 3600 & while :; do wait; done"
 """A shell program that only SIGKILL ends."""
 
-ANSWERING = "trap '' TERM INT; trap 'echo asked' HUP; echo ready; sleep 3600 & while :; do wait; done"
-"""The same, but it reports SIGHUP, which shows that `redsync lock` forwards signals by now."""
-
 SESSION = [
     sys.executable,
     "-c",

@@ -39,18 +39,13 @@ def test_first_look_after_the_end_of_the_hold_kills_at_once():
 
 
 @pytest.mark.parametrize("reason", [LONG, DESERTED, BEHIND])
-@pytest.mark.parametrize(("instant", "kill_at"), [(3.0, 7.0), (27.0, 29.5)])
-def test_command_ended_for_another_reason_is_killed_before_the_hold_ends(reason, instant, kill_at):
-    schedule = Schedule(TERM, until=30.0, began=0.0)
-    begin(schedule, reason, instant)
-    assert schedule.kill_at == kill_at
-
-
-def test_late_renewal_gives_the_command_the_rest_of_its_time():
-    schedule = Schedule(TERM, until=30.0, began=0.0)
-    begin(schedule, DESERTED, 27.0)
+def test_command_ended_for_another_reason_is_killed_before_the_hold_ends(reason):
+    for instant, kill_at in ((3.0, 7.0), (27.0, 29.5)):
+        schedule = Schedule(TERM, until=30.0, began=0.0)
+        begin(schedule, reason, instant)
+        assert schedule.kill_at == kill_at
     schedule.until = 57.0
-    assert schedule.kill_at == 31.0
+    assert schedule.kill_at == 31.0, "a late renewal gives it the rest of its time"
 
 
 def test_sudden_loss_leaves_time_to_clean_up():

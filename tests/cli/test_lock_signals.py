@@ -92,19 +92,13 @@ def test_ignored_hangup_stays_ignored(lock_command):
     assert process.finish()[0] == "survived\n"
 
 
-def test_max_hold_kills_a_command_that_ignores_term(lock_command, client):
-    process = lock_command("x", "--max-hold", "0.3", "-k", "0.3", "-c", RELUCTANT)
+@pytest.mark.parametrize("program", [RELUCTANT, "echo ready; kill -STOP $$"], ids=["ignores TERM", "stopped"])
+def test_max_hold_kills_a_command_that_does_not_end(lock_command, client, program):
+    process = lock_command("x", "--max-hold", "0.3", "-k", "0.3", "-c", program)
     process.read_until("ready\n")
     process.finish()
     assert process.returncode == 124
     assert not client.get_fenced_lock("x").locked()
-
-
-def test_stopped_command_is_ended_too(lock_command):
-    process = lock_command("x", "--max-hold", "0.5", "-c", "echo ready; kill -STOP $$")
-    process.read_until("ready\n")
-    process.finish()
-    assert process.returncode == 124
 
 
 # With a terminal

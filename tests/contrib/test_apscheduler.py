@@ -13,7 +13,7 @@ import pytest
 from apscheduler.events import EVENT_ALL, EVENT_JOB_ERROR, EVENT_JOB_EXECUTED, EVENT_JOB_MISSED
 from apscheduler.schedulers.background import BackgroundScheduler
 
-from redsync import ConfigurationError, QuorumError
+from redsync import QuorumError
 from redsync.contrib.apscheduler import RedsyncExecutor
 
 pytestmark = [pytest.mark.framework, pytest.mark.sweep]
@@ -179,13 +179,3 @@ def test_bad_options_are_refused_at_once(make_client):
     for options in ({"kept": 0}, {"prefix": "x" * 600}):
         with pytest.raises(ValueError, match=r"seconds|bytes"):
             RedsyncExecutor(make_client(n=1), **options)
-
-
-def test_refusal_is_an_error_of_the_configuration(make_client):
-    class Job:
-        id, name, trigger = "0" * 32, "report", None
-
-    executor = RedsyncExecutor(make_client(n=1))
-    with pytest.raises(ConfigurationError, match="job 'report' needs an id"):
-        executor._do_submit_job(Job(), [])
-    executor.shutdown()

@@ -1,7 +1,5 @@
 """dogpile.cache with mutexes across processes: one reader computes, the others wait, and all continue without nodes."""
 
-import os
-import signal
 import threading
 
 import pytest
@@ -78,33 +76,6 @@ def test_reader_out_of_patience_computes_and_does_not_release_the_mutex(make_cac
     creator.release()  # raises if the reader had released it
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # is multi-threaded, and forks
-def test_child_releases_its_mutex_although_its_parent_continued_without_one(make_cache, make_client):
-    creator = make_client(n=3).get_mutex("dogpile:report")
-    mutex = make_cache(patience=0.0).backend.get_mutex("report")
-    assert creator.acquire(False)
-    assert mutex.acquire()
-    creator.release()
-    child = os.fork()
-    if not child:
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(20)
-        status = 1
-        try:
-            assert mutex.acquire(wait=False)
-            assert mutex.locked()
-            mutex.release()
-            status = mutex.locked()
-        finally:
-            os._exit(status)
-    assert os.waitpid(child, 0)[1] == 0
-    mutex.release()
-    assert mutex.acquire(wait=False)
-    mutex.release()
-    assert not mutex.locked()
-
-
 @pytest.mark.parametrize("old", [True, False])
 def test_creator_that_is_too_slow_costs_the_readers_of_its_process_no_error(make_cache, other, eventually, old):
     cache = make_cache(patience=1.0, max_hold=0.5)
@@ -136,16 +107,6 @@ def test_lost_mutex_costs_no_entry(make_cache, make_client):
         return "value"
 
     assert cache.get_or_create("report", compute) == "value"
-
-
-def test_mutex_knows_whether_it_is_held(make_cache):
-    mutex, same = (make_cache().backend.get_mutex("x") for _ in range(2))
-    assert not mutex.locked()
-    assert mutex.acquire(wait=False)
-    assert same.locked()
-    assert not same.acquire(wait=False)
-    mutex.release()
-    assert not same.locked()
 
 
 def test_keys_of_any_length_have_a_mutex_each(make_cache):

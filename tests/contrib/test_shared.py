@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from redsync import AcquireTimeout, ConfigurationError, LeaseLostError, QuorumError
-from redsync.contrib.shared import LONGEST, NameTemplate, ProcessClient, explained, shortened, too_many
+from redsync.contrib.shared import NameTemplate, ProcessClient, explained, too_many
 
 ANYWHERE = "redis://127.0.0.1:1"
 
@@ -42,12 +42,6 @@ def test_threads_that_ask_first_get_the_same_client_and_no_other_stays_open():
     assert client.get() is client.all[-1]
     assert not client.all[-1].runner.closed
     client.close()
-
-
-def test_close_before_the_first_use_does_nothing():
-    client = Counting()
-    client.close()
-    assert not client.all
 
 
 def test_settings_become_options(monkeypatch):
@@ -102,27 +96,10 @@ def test_name_that_values_make_too_long_is_replaced_by_its_hash():
     assert len(template.fill({"a": "ä" * 257})) == len(template.fill({"a": "\ud800" * 200})) == 64
 
 
-def test_values_are_not_templates():
-    assert NameTemplate("{a}").fill({"a": "{b}"}) == "{b}"
-
-
 @pytest.mark.parametrize("text", ["", "{}", "{0}", "{a.b}", "{a[0]}", "x{", "x}"])
 def test_bad_template_is_refused(text):
     with pytest.raises(ValueError, match="name"):
         NameTemplate(text)
-
-
-def test_name_that_is_not_a_string_is_refused():
-    with pytest.raises(TypeError, match="expected str"):
-        NameTemplate(b"x")
-
-
-def test_long_text_is_replaced_by_its_hash():
-    assert shortened("x" * LONGEST) == "x" * LONGEST
-    longer, other = shortened("x" * LONGEST + "y"), shortened("x" * LONGEST + "z")
-    assert len(longer) == len(other) == 64
-    assert longer != other
-    assert len(shortened("ä" * LONGEST)) == 64
 
 
 # Errors of locks.

@@ -15,11 +15,10 @@ class Admin:
 
     def __init__(self, nodes):
         self._nodes = nodes
-        self.password = None
 
     def ask(self, i, *command):
         port = self._nodes.ports[i]
-        with redis.Redis(port=port, password=self.password, socket_timeout=5, decode_responses=True) as connection:
+        with redis.Redis(port=port, socket_timeout=5, decode_responses=True) as connection:
             return connection.execute_command(*command)
 
     def ask_all(self, *command):
@@ -53,14 +52,3 @@ def await_renewal(eventually):
         eventually(lambda: time.monotonic() + hold.remaining() > before + 0.05)
 
     return await_renewal
-
-
-@pytest.fixture
-def watch():
-    """Return a function that starts a stopwatch and returns a function for the seconds since then."""
-
-    def watch():
-        started_at = time.monotonic()
-        return lambda: time.monotonic() - started_at
-
-    return watch

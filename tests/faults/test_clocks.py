@@ -6,7 +6,6 @@ get their clocks from libfaketime, each from a file that a test may rewrite at a
 """
 
 import itertools
-import json
 import os
 import re
 import shlex
@@ -24,8 +23,6 @@ from redsync import HoldLost, LeaseLostError, QuorumError
 from redsync.testing import LocalNodes, ServerStartError
 from redsync.testing.servers import ask, find_server, pinned_server, runnable
 from tests.support.owing import owing
-
-WORKER = Path(__file__).with_name("clock_worker.py")
 
 HOUR, DAY = 3600.0, 86400.0
 MINORITY, MAJORITY, ALL = (0, 1), (0, 1, 2), (0, 1, 2, 3, 4)
@@ -100,21 +97,16 @@ def tidy(pid):
 
 
 class Clocks:
-    """The clocks of the nodes, and of others by any name."""
+    """The clocks of the nodes."""
 
-    def __init__(self, nodes, directory, faketime):
+    def __init__(self, nodes, directory):
         self.nodes = nodes
         self._directory = directory
-        self._faketime = faketime
 
-    def environment(self, name):
-        """Return the environment of a process with the clock of that name."""
-        return {**os.environ, **self._faketime, "FAKETIME_TIMESTAMP_FILE": str(self._directory / name)}
-
-    def set(self, name, setting):
-        new = self._directory / f"{name}.new"
+    def set(self, port, setting):
+        new = self._directory / f"{port}.new"
         new.write_text(setting)
-        new.replace(self._directory / str(name))
+        new.replace(self._directory / str(port))
 
     def shift(self, indices, seconds):
         """Let clocks of nodes show the real time plus `seconds`; return when they do."""
@@ -144,7 +136,7 @@ def shared_clocks(server, faketime, tmp_path_factory):
     with LocalNodes(5, server=wrap(server, directory, faketime)) as nodes:
         for pid in nodes.pids:
             tidy(pid)
-        yield Clocks(nodes, directory, faketime)
+        yield Clocks(nodes, directory)
 
 
 @pytest.fixture
@@ -266,23 +258,6 @@ def test_clocks_that_are_wrong_all_the_time_change_nothing(clocks, make_client, 
 # Clocks of nodes that jump.
 
 
-def test_renewed_hold_survives_forward_jumps_of_one_minority_after_the_other(
-    clocks, make_client, admin, eventually, await_renewal
-):
-    holder, other = make_client(lease=1.2), make_client()
-    with holder.get_lock("x") as hold:
-        await_replies(holder)
-        for minority in [(0, 1), (2, 3)]:
-            clocks.shift(minority, HOUR)
-            assert not other.get_lock("x").acquire(blocking=False)
-            # The renewal writes the claim again; it counts from the next one on.
-            eventually(lambda minority=minority: all(admin.time_left(i, "x") > 0 for i in minority))
-            await_renewal(hold)
-            assert not other.get_lock("x").acquire(blocking=False)
-        hold.check()
-    eventually(lambda: admin.keys() == [])
-
-
 def test_forward_jump_of_majority_is_reported_by_next_renewal(clocks, make_client, admin, eventually):
     told = []
     holder, other = make_client(lease=1.5, listeners=[told.append]), make_client()
@@ -301,52 +276,35 @@ def test_forward_jump_of_majority_is_reported_by_next_renewal(clocks, make_clien
 
 # The clock of the client.
 
-LONG = 6.0
-"""A lease in seconds that a busy machine keeps."""
+JUMPER = """
+import sys, time
+from pathlib import Path
+from redsync import Client
+from redsync._drivers.environment import clock
+
+file, urls = Path(sys.argv[1]), sys.argv[2:]
+with Client(urls, lease=6.0, restart_guard=0) as client, client.get_lock("held") as hold:
+    for seconds in (86400, -86400):
+        wall, before, until = time.time(), clock(), clock() + hold.remaining()
+        file.write_text(f"{seconds:+}")
+        assert abs(time.time() - wall) > 80000
+        assert not client.get_lock("others").acquire(timeout=0.3)
+        assert 0.3 <= clock() - before < 20
+        while clock() + hold.remaining() < until + 0.05:  # until it is renewed
+            hold.check()
+            time.sleep(0.01)
+    print(hold.lost)
+"""
+"""Holds a lock, and waits for another one in vain, while its wall clock jumps."""
 
 
-@pytest.fixture
-def ask_worker(nodes, clocks):
-    """Return a function that asks a process whose wall clock is called "worker", and which holds the lock "held"."""
-    with subprocess.Popen(
-        [sys.executable, str(WORKER), json.dumps([nodes.urls, LONG])],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=clocks.environment("worker"),
-    ) as process:
-
-        def ask_worker(*words):
-            print(*words, file=process.stdin, flush=True)
-            return json.loads(process.stdout.readline())
-
-        try:
-            process.stdout.readline()
-            tidy(process.pid)
-            yield ask_worker
-            process.stdin.close()
-            assert process.wait(10) == 0
-        finally:
-            process.kill()
-
-
-def test_jumps_of_the_clients_wall_clock_change_nothing(clocks, make_client, ask_worker, admin, *, eventually):
-    other = make_client()
-    assert other.get_lock("others").acquire()
-
-    def until():
-        _, now, remaining, lost = ask_worker("look")
-        assert not lost
-        assert abs(now - clock()) < SLACK
-        assert 0 < remaining <= LONG
-        return now + remaining
-
-    for seconds in (DAY, -DAY):
-        clocks.set("worker", f"{seconds:+f}")
-        assert abs(ask_worker("look")[0] - time.time() - seconds) < SLACK
-        before = until()
-        granted, waited = ask_worker("wait", "others", 0.3)
-        assert not granted
-        assert 0.3 <= waited < 0.3 + SLACK
-        eventually(lambda before=before: until() > before + 0.05)
-        assert not other.get_lock("held").acquire(blocking=False)
+def test_jumps_of_the_clients_wall_clock_change_nothing(nodes, make_client, faketime, tmp_path):
+    file = tmp_path / "clock"
+    file.write_text("+0")
+    environment = {**os.environ, **faketime, "FAKETIME_TIMESTAMP_FILE": str(file)}
+    with make_client().get_lock("others"):
+        command = [sys.executable, "-c", JUMPER, str(file), *nodes.urls]
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+            told, _ = process.communicate(timeout=60)
+    tidy(process.pid)
+    assert (process.returncode, told) == (0, "False\n")

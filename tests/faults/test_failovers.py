@@ -41,9 +41,7 @@ class Deployment:
         """Replace a master by another server; return when that is done, and the group is complete again."""
         index = rng.randrange(len(self.groups))
         group = self.groups[index]
-        match how := rng.choice(["failover", "kill", "isolate", "isolate"]):
-            case "failover":
-                group.failover()
+        match how := rng.choice(["kill", "isolate", "isolate"]):
             case "kill":
                 old = group.kill_master()
                 time.sleep(rng.uniform(0.0, LEASE))

@@ -72,10 +72,6 @@ def resident():
         return int(file.read().split()[1]) * 4096 / 1e6
 
 
-def mostly_in_sweeps(cases, *always):
-    return [pytest.param(case, marks=() if case in always else pytest.mark.sweep) for case in cases]
-
-
 # In use.
 
 
@@ -92,7 +88,7 @@ ENDLESS = {
 }
 
 
-@pytest.mark.parametrize("kind", mostly_in_sweeps(ENDLESS, "a text", "messages"))
+@pytest.mark.parametrize("kind", ["a text", "messages", *swept(*sorted(ENDLESS.keys() - {"a text", "messages"}))])
 def test_endless_answers_of_a_minority_cost_nothing(kind, connect, serve):
     hostile = serve(in_use(ENDLESS[kind]))
     client = connect(hostile.url)
@@ -115,7 +111,7 @@ TARPITS = {
 }
 
 
-@pytest.mark.parametrize("where", mostly_in_sweeps(TARPITS, "at hello"))
+@pytest.mark.parametrize("where", ["at hello", *swept("at info", "with messages")])
 def test_node_that_never_ends_its_handshake_does_not_delay_the_first_use_of_the_others(where, connect, serve):
     client = connect(serve(TARPITS[where]).url, lease=GUARD, restart_guard=GUARD)
     assert client.get_lock("x").acquire(timeout=WITHIN)

@@ -1,10 +1,8 @@
 """Nodes that answer with errors or with nonsense: each becomes its node's vote, and clients never notice a minority."""
 
 import contextlib
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-import redis
 
 from redsync import QuorumError
 from redsync._core.quorum import Choice
@@ -176,36 +174,6 @@ def test_full_nodes_still_renew_and_release(renewing, nodes, admin, eventually, 
         hold.check()
     lasting.release()
     eventually(lambda: admin.keys() == [])
-
-
-@pytest.mark.usefixtures("restored")
-def test_busy_minority_goes_unnoticed(client, admin, eventually):
-    """BUSY: a node executes an endless script, and answers only errors."""
-
-    def run_for_ever(i):
-        with pytest.raises(redis.RedisError):
-            admin.ask(i, "EVAL", "while true do end", "0")
-
-    def is_stopped(i):
-        try:
-            return admin.ask(i, "SCRIPT", "KILL")
-        except redis.ResponseError:  # not running yet
-            return None
-
-    def is_told():
-        work(client)
-        return all("BUSY" in (client.nodes()[i].last_error or "") for i in MINORITY)
-
-    for i in MINORITY:
-        admin.ask(i, "CONFIG", "SET", "lua-time-limit", "5")
-    with ThreadPoolExecutor(2) as pool:
-        endless = [pool.submit(run_for_ever, i) for i in MINORITY]
-        eventually(is_told)
-        for i in MINORITY:
-            eventually(lambda i=i: is_stopped(i))
-        for each in endless:
-            each.result()
-    work(client)
 
 
 # Connections that break or garble.

@@ -1,82 +1,18 @@
 """Forked processes: each has its own identity, connections and holds.
 
-`processes.py` has the code that runs in the processes. `test_orphans.py` of the drivers has those of multiprocessing,
-and `tests/contrib` a server that forks its workers.
+`test_orphans.py` of the drivers has those of multiprocessing and the interpreter's exit, and `tests/contrib` a server
+that forks its workers.
 """
 
-import contextlib
-import json
 import os
-import re
-import signal
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import pytest
 
-PROGRAMS = Path(__file__).with_name("processes.py")
-# From Python 3.12 on, each fork in a process with threads warns. These tests are about our threads.
-WARNINGS = ["-W", "error", "-W", "ignore:This process:DeprecationWarning"]
+from redsync import NotOwnedError
+from tests.support.forks import in_child
 
-
-class Program:
-    """A running program of `processes.py` and all its children, in their own session."""
-
-    def __init__(self, name, settings):
-        self.process = subprocess.Popen(
-            [sys.executable, *WARNINGS, str(PROGRAMS), name, json.dumps(settings)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-
-    def hear(self):
-        """Return the next line that it reports."""
-        line = self.process.stdout.readline()
-        if not line.startswith("{"):
-            time.sleep(0.5)  # let a traceback become complete
-            self.kill()
-            raise AssertionError(line + self.process.stdout.read())
-        return json.loads(line)
-
-    def kill(self):
-        """Kill all its processes; only before the first one is reaped, as the group may belong to others afterwards."""
-        if self.process.returncode is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-
-    def go_on(self):
-        print(file=self.process.stdin, flush=True)
-
-    def hear_rest(self):
-        """Return all further lines; when this returns, the program and its children have ended."""
-        output, _ = self.process.communicate(timeout=60)
-        assert self.process.returncode == 0, output
-        # On a machine that stalls for a moment, nodes are suspected.
-        lines = [line for line in output.splitlines() if not re.match(r"node \S+ is (suspect|up)", line)]
-        assert all(line.startswith("{") for line in lines), output
-        return [json.loads(line) for line in lines]
-
-    def end(self):
-        with self.process:
-            self.kill()
-
-
-@pytest.fixture
-def start(nodes):
-    """Start programs; none of their processes outlives the test."""
-    with contextlib.ExitStack() as stack:
-
-        def start(name):
-            program = Program(name, {"urls": nodes.urls})
-            stack.callback(program.end)
-            return program
-
-        yield start
+# From Python 3.12 on, each fork in a process with threads warns.
+pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 
 
 @pytest.fixture
@@ -89,23 +25,59 @@ def connections(admin):
     return lambda: [ids(i) for i in range(5)]
 
 
-def test_children_of_a_fork_leave_holds_and_connections_of_their_parent_alone(start, admin, connections, eventually):
-    program = start("family")
-    parent = program.hear()
-    before = connections()
-    assert all(len(ids) == 1 for ids in before)
-    program.go_on()
-    told = [program.hear() for _ in range(5)]
-    assert [facts["who"] for facts in told] == ["child", "grandchild", "child", "grandchild", "parent"]
-    assert told[-1]["statuses"] == [0, 7]
-    # All identities differ.
-    assert len({facts["id"] for facts in [parent, *told[:4]]}) == 5
-    eventually(lambda: connections() == before)
-    assert sorted(admin.keys()) == [(i, f"redsync:parent's{which}") for i in range(5) for which in ("", " too")]
-    program.go_on()
-    program.hear_rest()
-    assert admin.keys() == []
+@pytest.mark.usefixtures("all_nodes_met")
+def test_children_of_a_fork_leave_holds_and_connections_of_their_parent_alone(
+    make_client, admin, connections, await_renewal, *, eventually
+):
+    client = make_client(lease=6.0)
+    lock, mutex = client.get_lock("parent's"), client.get_mutex("parent's too")
+
+    def child():
+        with client.get_lock("the first", timeout=20):  # connects
+            pass
+        for each, of in ((lock, hold), (mutex, held)):
+            assert (each.owned(), each.hold_count(), each.remaining(), of.remaining()) == (False, 0, 0.0, 0.0)
+            assert not each.acquire(False)
+            with pytest.raises(NotOwnedError) as caught:
+                each.release()
+            assert caught.type is NotOwnedError, "it did not lose what it never had"
+        with client.get_lock("child's") as own:
+            assert own.owner.startswith(client.id)
+            return f"{client.id} {in_child(grandchild)}"
+
+    def grandchild():
+        assert not client.get_lock("child's").acquire(False)
+        assert client.get_lock("grandchild's").acquire(timeout=20)
+        client.close()
+        return client.id
+
+    with lock as hold, mutex as held:
+        before = connections()
+        told = in_child(child)
+        assert len({client.id, *told.split()}) == 3, told
+        await_renewal(hold)
+        hold.check()
+        held.check()
+        eventually(lambda: connections() == before)
+        assert sorted(admin.keys()) == [(i, f"redsync:parent's{which}") for i in range(5) for which in ("", " too")]
 
 
-def test_child_that_closes_all_descriptors_as_daemons_do_may_use_the_client(start):
-    assert start("daemon").hear_rest() == [{"states": ["up"] * 5}, {"status": 0}]
+def test_child_that_closes_all_descriptors_as_daemons_do_may_use_the_client(client):
+    def serve():
+        os.closerange(3, 1024)
+        files = [os.open(os.devnull, os.O_WRONLY) for _ in range(16)]
+        with client.get_lock("daemon's", timeout=20):
+            pass
+        client.close()
+        for file in files:
+            os.close(file)  # fails if the client has closed it
+
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            serve()
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -8,7 +8,6 @@ import pytest
 
 from redsync import Client, HoldLost, HoldOrphaned
 from redsync._core.observing import (
-    LONG,
     AcquireEnded,
     AcquireRecord,
     ClocksRead,
@@ -246,23 +245,6 @@ class SimpleNamespaceClient:
         return []
 
 
-def test_many_events_are_processed_without_a_collector(ledger, tell):
-    for _ in range(LONG):
-        tell(WatchdogWoke(0.0))
-    assert len(ledger.values["redsync.watchdog.lag", ()]) == LONG
-    with ledger._lock:
-        for _ in range(LONG):
-            tell(WatchdogWoke(0.0))
-        assert len(ledger._inbox) == LONG, "another thread is at it"
-
-
-def test_ends_of_unknown_holds_are_bounded(ledger, tell):
-    for _ in range(_MOST_EARLY + 5):
-        tell(HoldEnded(Hold(), "released"))
-    ledger.take()
-    assert len(ledger._early) == _MOST_EARLY
-
-
 def test_counts_of_many_threads_are_exact(ledger, tell):
     def work():
         for _ in range(2000):
@@ -314,3 +296,10 @@ def test_custom_groups_replace_the_default():
     ledger.listen([], lambda: 1.0).hear(HoldOrphaned("order:8", "c:2"))
     # The subscription is dropped, what it heard is not.
     assert ledger.take()[0] == {("redsync.hold.orphans", ("mine",)): 1}
+
+
+def test_ends_of_unknown_holds_are_bounded(ledger, tell):
+    for _ in range(_MOST_EARLY + 5):
+        tell(HoldEnded(Hold(), "released"))
+    ledger.take()
+    assert len(ledger._early) == _MOST_EARLY

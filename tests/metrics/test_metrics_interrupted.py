@@ -1,7 +1,5 @@
 """Metrics while something interrupts the work at any point: a signal's handler, or an exception that it raises."""
 
-import gc
-
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -14,7 +12,6 @@ from tests.metrics.test_metrics import LOCK, Clock, Hold, Ledger, make_record
 from tests.support.injection import inject_at_calls as inject
 
 WINS, RE_ENTRIES, BUSY, ROUNDS = 5, 3, 2, 4
-LIMITER = ("rate_limiter", "api")
 
 
 def note_some(hear):
@@ -30,18 +27,7 @@ def note_some(hear):
         hear(AcquireEnded(make_record(rounds=ROUNDS), "busy"))
 
 
-ALL = {
-    ("redsync.acquire.attempts", (*LOCK, "won")): (WINS + RE_ENTRIES, 1),
-    ("redsync.acquire.attempts", (*LOCK, "busy")): (BUSY, 1),
-    ("redsync.acquire.attempts", (*LIMITER, "won")): (WINS, 1),
-    ("redsync.acquire.rounds", LOCK): ((WINS + BUSY) * ROUNDS, ROUNDS),
-    ("redsync.acquire.rounds", LIMITER): (WINS, 1),
-    ("redsync.acquire.splits", LOCK): (WINS, 1),
-    ("redsync.acquire.handovers", LOCK): (WINS, 1),
-    ("redsync.hold.losses", (*LOCK, "max_hold")): (WINS, 1),
-    ("redsync.limiter.permits", ("api", "admitted")): (2 * WINS, 2),
-}
-"""The expected count, and the largest part of it that one entry can add."""
+EVERY = 2 * WINS + RE_ENTRIES + BUSY
 
 
 def test_interruption_at_any_point_loses_at_most_one_entry():
@@ -49,19 +35,15 @@ def test_interruption_at_any_point_loses_at_most_one_entry():
     while where is not None:
         point += 1
         ledger = Ledger()
-        hear = ledger.listen([], Clock()).hear
-        note_some(hear)
+        note_some(ledger.listen([], Clock()).hear)
         where = inject(point, ledger._work_off_some)
         assert not ledger._lock.lock.locked(), where
         ledger.gauges()
-        assert ledger.counts.keys() == ALL.keys(), where
-        for what, (number, one) in ALL.items():
-            assert number - one <= ledger.counts[what] <= number, (where, what)
-        # An acquire is four counts, and one is the loss of the hold that it won.
-        assert sum(number - ledger.counts[what] > 0 for what, (number, _) in ALL.items()) <= 5, where
-        for (name, labels), values in ledger.values.items():
-            most = {"redsync.hold.duration": WINS}.get(name) or ALL["redsync.acquire.attempts", labels][0]
-            assert len(values) <= most, where
+        counted = sum(number for (name, _), number in ledger.counts.items() if name == "redsync.acquire.attempts")
+        assert EVERY - 1 <= counted <= EVERY, where
+        assert WINS - 1 <= ledger.counts["redsync.hold.losses", (*LOCK, "max_hold")] <= WINS, where
+        timed = sum(len(values) for (name, _), values in ledger.values.items() if name == "redsync.acquire.duration")
+        assert timed <= EVERY, where
     assert point > 50
 
 
@@ -90,7 +72,6 @@ def test_handler_that_acquires_at_any_point_of_the_work_is_counted():
 
 @pytest.mark.parametrize("make", [prometheus, otel])
 def test_handler_that_collects_at_any_point_of_the_work_neither_waits_nor_loses_counts(make, seed):
-    every = 2 * WINS + RE_ENTRIES + BUSY
     counted = "redsync_acquire_attempts_total", "redsync_acquire_duration_seconds_count"
     point, where = 1 - seed % 5, ""
     while where is not None:
@@ -105,8 +86,8 @@ def test_handler_that_collects_at_any_point_of_the_work_neither_waits_nor_loses_
             note_some(hear)
             seen = []
             where = inject(point, metrics._work_off_some, lambda: seen.extend(collect()))  # noqa: B023
-            assert all(0 <= count <= every for count in seen), where
-            assert collect() == [every, every], where
+            assert all(0 <= count <= EVERY for count in seen), where
+            assert collect() == [EVERY, EVERY], where
     assert point > 50
 
 
@@ -119,50 +100,3 @@ def test_interrupted_histogram_of_prometheus_has_all_of_a_batch_or_nothing():
         for counts, total in metrics._histograms.get(i.WAIT, {}).values():
             assert (sum(counts), total) == (256, 128.0), where
     assert point > 5
-
-
-def test_gauges_are_read_while_finalizers_end_holds():
-    """Up to Python 3.11 garbage is collected wherever objects are made, also in the middle of a C function."""
-    ledger = Ledger()
-    subscription = ledger.listen([], Clock())
-    holds = [Hold() for _ in range(10_000)]
-    for hold in holds:
-        subscription.hear(AcquireEnded(make_record(), "won", hold))
-
-    class Garbage:
-        def __init__(self):
-            self.itself = self
-
-        def __del__(self):
-            if holds:
-                subscription.hear(HoldEnded(holds.pop(), "released"))
-                Garbage()
-
-    before = gc.get_threshold()
-    gc.set_threshold(200, 1000, 1000)
-    try:
-        Garbage()
-        held = ledger.gauges()["redsync.hold.active"][LOCK]
-    finally:
-        gc.set_threshold(*before)
-        left = len(holds)
-        holds.clear()
-    assert left <= held <= 10_000
-
-
-def test_lock_of_a_parent_is_not_released_in_its_child():
-    """The handler of a signal may fork while it interrupts the work."""
-    ledger = Ledger()
-    record_all = ledger._record_all
-
-    def fork(*args):
-        ledger._begin()
-        record_all(*args)
-
-    ledger._record_all = fork
-    hear = ledger.listen([], Clock()).hear
-    note_some(hear)
-    ledger._work_off_some()
-    assert not ledger._lock.lock.locked()
-    note_some(hear)
-    assert ledger.gauges()["redsync.hold.active"] == {}

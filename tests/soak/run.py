@@ -2,9 +2,10 @@
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import redis
 
@@ -23,7 +24,6 @@ from tests.chaos.judges import (
     judge_liveness,
     judge_losses,
     judge_zombies,
-    stalls_of,
     zombies,
 )
 from tests.chaos.nemesis import Fault, Nemesis
@@ -37,65 +37,28 @@ PLACE_PATIENCE = 5.0 + 1.0
 waiter, even if the node hung and takes it late."""
 
 
-@dataclass(frozen=True)
-class Witness:
-    """One process of a client and its records.
+class Evidence(NamedTuple):
+    """The outcome of a run.
 
     Attributes:
-        workers: Its owners, threads or tasks.
-        lines: Its history.
-        holds: Its holds.
-        killed_at: An instant just before it was killed; None if it finished on request.
-    """
-
-    workers: Sequence[int]
-    lines: Sequence[Line]
-    holds: Sequence[Hold]
-    killed_at: int | None
-
-    @classmethod
-    def of(cls, life: Life) -> "Witness":
-        """Return the records of one process of a client."""
-        lines = history.read(life.history)
-        holds = holds_of(lines, life.killed_at, life.history.name)
-        return cls(life.owners, lines, holds, life.killed_at)
-
-    def violations(self, names: Sequence[str]) -> list[Violation]:
-        """Return the findings of the judges of a single process."""
-        stalls = stalls_of(self.lines)
-        found = judge_losses(self.holds, stalls) + judge_hearing(self.lines, self.killed_at)
-        found += judge_complaints(self.lines)
-        if self.killed_at is None:
-            found += judge_liveness(self.lines, names, self.workers, stalls) + judge_leaks(self.lines)
-        return found
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """The records and leftovers of a run.
-
-    Attributes:
-        names: The locks.
-        witnesses: All processes of all clients.
-        counters: The final values of the counters, by lock.
-        left: The claims that were left when all was quiet, by node.
+        violations: The broken promises.
+        holds: All holds of all clients.
+        events: How often each event happened.
         late: The seconds by which the faults were postponed.
     """
 
-    names: Sequence[str]
-    witnesses: Sequence[Witness]
-    counters: Mapping[str, int]
-    left: Mapping[int, Sequence[str]]
+    violations: Sequence[Violation]
+    holds: Sequence[Hold]
+    events: Counter[str]
     late: float
 
-    @property
-    def holds(self) -> list[Hold]:
-        return [hold for witness in self.witnesses for hold in witness.holds]
 
-    def violations(self) -> list[Violation]:
-        """Return the findings of all judges."""
-        found = judge_exclusion(self.holds, self.counters, PERMITS) + judge_zombies(self.left)
-        return found + [violation for witness in self.witnesses for violation in witness.violations(self.names)]
+def _judge(life: Life, names: Sequence[str], holds: Sequence[Hold], lines: Sequence[Line]) -> list[Violation]:
+    """Return the findings of the judges of a single process."""
+    found = judge_losses(holds) + judge_hearing(lines, life.killed_at) + judge_complaints(lines)
+    if life.killed_at is None:
+        found += judge_liveness(lines, names, life.owners) + judge_leaks(lines)
+    return found
 
 
 def soak(seed: object, directory: Path, names: Sequence[str], faults: Sequence[Fault], seconds: float) -> Evidence:
@@ -142,9 +105,16 @@ def soak(seed: object, directory: Path, names: Sequence[str], faults: Sequence[F
         pool.await_all("acquired")  # new nodes grant nothing at first
         nemesis.run(faults, seconds)
         pool.finish()
-        left = _left_behind(nodes)
-        witnesses = [Witness.of(life) for life in pool.lives]
-        return Evidence(names, witnesses, read_counters(directory, names), left, nemesis.late)
+        violations = judge_zombies(_left_behind(nodes))
+        every_hold, events = [], Counter()
+        for life in pool.lives:
+            lines = history.read(life.history)
+            holds = holds_of(lines, life.killed_at, life.history.name)
+            violations += _judge(life, names, holds, lines)
+            every_hold += holds
+            events.update(line["event"] for line in lines)
+        violations += judge_exclusion(every_hold, read_counters(directory, names), PERMITS)
+        return Evidence(violations, every_hold, events, nemesis.late)
 
 
 def _left_behind(nodes: LocalNodes) -> dict[int, list[str]]:

@@ -1,11 +1,12 @@
 """The troubles of nodes, connections and clients: each kind, with its repair.
 
-A *part* is the trouble of one target, from its first fault until it is healthy again; most troubles have one. A node
-that forgot its claims, because it was restarted or flushed, is not healthy before its restart guard is over.
+A *part* is the trouble of a target, from its first fault until it is healthy again. A node that forgot its claims,
+because it was restarted or flushed, is not healthy before its restart guard is over.
 
 All instants are seconds from the start of the run.
 """
 
+import itertools
 import random
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
@@ -24,21 +25,19 @@ many, and a client that could not connect tries again with pauses of up to a sec
 
 
 class Part(NamedTuple):
-    """The trouble of one target.
+    """The trouble of one target or several.
 
     Attributes:
-        target: The node or the client.
-        faults: The faults in the order of their time, including the repair.
-        until: The instant from which the target is healthy again.
+        faults: The faults, including the repair.
+        until: The instant from which all targets are healthy again.
     """
 
-    target: int
     faults: tuple[Fault, ...]
     until: float
 
 
 Make: TypeAlias = Callable[[random.Random, float, int], Part]
-MakeJoint: TypeAlias = Callable[[random.Random, float, Sequence[int]], list[Part]]
+MakeJoint: TypeAlias = Callable[[random.Random, float, Sequence[int]], Part]
 
 
 # Nodes that forget.
@@ -55,30 +54,22 @@ def _killed(at: float, node: int, down: float) -> tuple[Fault, Fault]:
 
 def _restart(rng: random.Random, at: float, node: int) -> Part:
     faults = _killed(at, node, rng.uniform(0.02, 0.4))
-    return Part(node, faults, faults[-1].at + _forgive(rng))
+    return Part(faults, faults[-1].at + _forgive(rng))
 
 
-def _restart_twice(shortest: float, longest: float) -> Make:
-    def make(rng: random.Random, at: float, node: int) -> Part:
-        first = _killed(at, node, rng.uniform(0.02, 0.2))
-        again = _killed(first[-1].at + rng.uniform(shortest, longest), node, rng.uniform(0.02, 0.2))
-        return Part(node, first + again, again[-1].at + _forgive(rng))
-
-    return make
-
-
-def _stay_away(rng: random.Random, at: float, node: int) -> Part:
-    faults = _killed(at, node, rng.uniform(1.1, 1.8) * GUARD)
-    return Part(node, faults, faults[-1].at + _forgive(rng))
+def _restart_twice(rng: random.Random, at: float, node: int) -> Part:
+    first = _killed(at, node, rng.uniform(0.02, 0.2))
+    again = _killed(first[-1].at + rng.uniform(0.2, GUARD - 0.2), node, rng.uniform(0.02, 0.2))
+    return Part(first + again, again[-1].at + _forgive(rng))
 
 
 def _hang_and_die(rng: random.Random, at: float, node: int) -> Part:
     faults = _killed(at + rng.uniform(0.2, 1.2 * LEASE), node, rng.uniform(0.02, 0.4))
-    return Part(node, (Fault(at, "pause", (node,)), *faults), faults[-1].at + _forgive(rng))
+    return Part((Fault(at, "pause", (node,)), *faults), faults[-1].at + _forgive(rng))
 
 
 def _flush(rng: random.Random, at: float, node: int) -> Part:
-    return Part(node, (Fault(at, "flush_all", (node,)),), at + _forgive(rng))
+    return Part((Fault(at, "flush_all", (node,)),), at + _forgive(rng))
 
 
 # Nodes that remember, but do not answer.
@@ -87,7 +78,7 @@ def _flush(rng: random.Random, at: float, node: int) -> Part:
 def _hang(shortest: float, longest: float) -> Make:
     def make(rng: random.Random, at: float, node: int) -> Part:
         until = at + rng.uniform(shortest, longest)
-        return Part(node, (Fault(at, "pause", (node,)), Fault(until, "resume", (node,))), until + 0.1)
+        return Part((Fault(at, "pause", (node,)), Fault(until, "resume", (node,))), until + 0.1)
 
     return make
 
@@ -101,7 +92,7 @@ def _partition(action: str, longest: float = 1.5 * LEASE, values: tuple[float, f
         value = None if values is None else rng.uniform(*values)
         begins = (Fault(at, action, (client, node), value) for client in clients)
         ends = (Fault(until, "heal", (client, node)) for client in clients)
-        return Part(node, (*begins, *ends), until + 0.3)
+        return Part((*begins, *ends), until + 0.3)
 
     return make
 
@@ -126,21 +117,20 @@ def _forget_after(away: Callable[[int, float, float], tuple[Fault, ...]], forget
     hold that is still believed.
     """
 
-    def make(rng: random.Random, at: float, nodes: Sequence[int]) -> list[Part]:
+    def make(rng: random.Random, at: float, nodes: Sequence[int]) -> Part:
         back_at = at + rng.uniform(0.3, 0.6) * LEASE
         forgets_at = back_at + rng.uniform(0.0, 0.05)
-        missing, forgetting = nodes[:MINORITY], nodes[MINORITY : 2 * MINORITY]
-        return [
-            *(Part(node, away(node, at, back_at), back_at) for node in missing),
-            *(forget(rng, forgets_at, node) for node in forgetting),
-        ]
+        absences = [away(node, at, back_at) for node in nodes[:MINORITY]]
+        parts = [forget(rng, forgets_at, node) for node in nodes[MINORITY : 2 * MINORITY]]
+        faults = itertools.chain(*absences, *(part.faults for part in parts))
+        return Part(tuple(faults), max(part.until for part in parts))
 
     return make
 
 
 def _restart_at_once(rng: random.Random, at: float, node: int) -> Part:
     faults = _killed(at, node, 0.02)
-    return Part(node, faults, faults[-1].at + _forgive(rng))
+    return Part(faults, faults[-1].at + _forgive(rng))
 
 
 # Clients.
@@ -148,20 +138,15 @@ def _restart_at_once(rng: random.Random, at: float, node: int) -> Part:
 
 def _kill_client(rng: random.Random, at: float, client: int) -> Part:
     until = at + rng.uniform(0.1, 1.0)
-    return Part(client, (Fault(at, "kill_client", (client,)), Fault(until, "start_client", (client,))), until)
+    return Part((Fault(at, "kill_client", (client,)), Fault(until, "start_client", (client,))), until)
 
 
 def _stop_client(shortest: float, longest: float) -> Make:
     def make(rng: random.Random, at: float, client: int) -> Part:
         until = at + rng.uniform(shortest, longest)
-        return Part(client, (Fault(at, "stop_client", (client,)), Fault(until, "continue_client", (client,))), until)
+        return Part((Fault(at, "stop_client", (client,)), Fault(until, "continue_client", (client,))), until)
 
     return make
-
-
-def _stop_and_kill_client(rng: random.Random, at: float, client: int) -> Part:
-    _, faults, until = _kill_client(rng, at + rng.uniform(0.1, 1.5 * LEASE), client)
-    return Part(client, (Fault(at, "stop_client", (client,)), *faults), until)
 
 
 def isolate(rng: random.Random, at: float, client: int) -> Part:
@@ -171,16 +156,14 @@ def isolate(rng: random.Random, at: float, client: int) -> Part:
     action = rng.choice(["blackhole", "drop_requests", "drop_replies"])
     begins = (Fault(at, action, (client, node)) for node in nodes)
     ends = (Fault(until, "heal", (client, node)) for node in nodes)
-    return Part(client, (*begins, *ends), until)
+    return Part((*begins, *ends), until)
 
 
 # All kinds, by their name in the report.
 
 NODE_TROUBLES: dict[str, Make] = {
     "node restarted empty": _restart,
-    "node restarted again within the guard": _restart_twice(0.2, GUARD - 0.2),
-    "node restarted again after the guard": _restart_twice(GUARD, GUARD + 0.5),
-    "node away for longer than the guard": _stay_away,
+    "node restarted again within the guard": _restart_twice,
     "node hangs, then dies": _hang_and_die,
     "node hangs": _hang(0.05, 0.9),
     "node hangs for longer than the lease": _hang(1.1 * LEASE, 2.5 * LEASE),
@@ -190,14 +173,12 @@ NODE_TROUBLES: dict[str, Make] = {
     "replies dropped": _partition("drop_replies"),
     "partition": _partition("blackhole"),
     "half a reply": _partition("half_replies", 0.5),
+    "FLUSHALL": _flush,
 }
-FLUSHES: dict[str, Make] = {"FLUSHALL": _flush}
 
 JOINT_TROUBLES: dict[str, MakeJoint] = {
     "nodes hang, then others restart": _forget_after(_hanging, _restart_at_once),
     "nodes cut off, then others restart": _forget_after(_cut_off, _restart_at_once),
-}
-JOINT_FLUSHES: dict[str, MakeJoint] = {
     "nodes hang, then others are flushed": _forget_after(_hanging, _flush),
     "nodes cut off, then others are flushed": _forget_after(_cut_off, _flush),
 }
@@ -206,6 +187,5 @@ CLIENT_TROUBLES: dict[str, Make] = {
     "client killed": _kill_client,
     "client stopped": _stop_client(0.1, 1.5),
     "client stopped for longer than the lease": _stop_client(1.1 * LEASE, 2.5 * LEASE),
-    "client stopped, then killed": _stop_and_kill_client,
     "client cut off from a majority": isolate,
 }

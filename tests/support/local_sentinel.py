@@ -91,21 +91,6 @@ class LocalSentinel(ServerGroup):
         """
         return max(self._views())[0]
 
-    def failover(self) -> Address:
-        """Let the Sentinels promote a replica; return its address when all agree and all other servers follow it."""
-        with self._control():
-            epoch = self.epoch
-
-            def is_begun() -> bool:
-                try:
-                    command(self.sentinels[0], "SENTINEL", "FAILOVER", _NAME)
-                except redis.ResponseError as error:  # NOGOODSLAVE: it has not heard from a replica lately; INPROG
-                    return str(error).startswith("INPROG")
-                return True
-
-            until(is_begun, "the Sentinels begin a failover")
-            return self._await_promotion(epoch)
-
     def kill_master(self) -> Address:
         """Kill the master with SIGKILL; return its address when another is promoted and all others follow that one."""
         with self._control():

@@ -89,12 +89,6 @@ def test_silent_and_outdated_witnesses_are_findings():
     assert report(silent).endpoint == "m@s1:26379"
 
 
-def test_witness_that_does_not_help_is_described_by_its_answer():
-    error = "No such master with that name"
-    (finding,) = check_group(report(SAID, SAID, Answer("s3:26379", error=error)), 0.0)
-    assert finding.text == f"the Sentinel s3:26379 does not name the master: {error}"
-
-
 def test_row_and_json_show_all_known_facts():
     known = born(NEWBORN, 3.0)
     known.info = {**known.info, "slave0": {"state": "online"}, "slave1": {"state": "wait_bgsave"}}

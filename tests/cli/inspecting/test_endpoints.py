@@ -72,32 +72,10 @@ def test_ls_lists_names_on_voters_and_no_other_keys(redsync, cluster, job, clien
         assert [entry["name"] for entry in redsync("ls", "--json", job).json["names"]] == [job]
 
 
-def test_show_has_a_row_for_each_voter(redsync, cluster, job):
-    done = redsync("show", job)
-    rows = done.out.splitlines()
-    assert rows[0] == f"{job}: lock"
-    assert [row.startswith(label) for row, label in zip(rows[3:6], labels(cluster), strict=True)] == [True] * 3
-    assert all(len(row) <= 80 for row in rows)
-
-
 def test_show_follows_a_voter_to_its_new_master(redsync, cluster, job):
     before = cluster.slot_owner(VOTERS[0])
     assert cluster.failover(0) != before
     assert held_everywhere(redsync, job)
-
-
-def test_top_follows_a_voter_while_it_runs(start, cluster, job):
-    top = start("top", job, "--interval", "0.1", terminal=True)
-    top.read_until("3/3")
-    cluster.kill_master(2)
-    top.read_until("redsync top")
-    top.read_until("3 of 3 nodes answer")
-    top.read_until(job)
-    dead = next(i for i, server in enumerate(cluster._servers) if not server.is_alive())
-    cluster.restart(dead)
-    top.interrupt()
-    top.read_until("\x1b[?1049l")
-    assert top.end() == 0
 
 
 def test_break_releases_a_claim_on_voters(redsync, job):
@@ -131,14 +109,6 @@ def test_doctor_finds_two_voters_on_one_master(redsync, cluster):
         cluster.move_slot(VOTERS[1], home)
     one, two, _ = labels(cluster)
     assert found == [f"{one}, {two} are on one server: only one of them has a vote"]
-
-
-def test_servers_that_are_not_a_cluster_are_an_error(redsync, nodes):
-    host = nodes.urls[0].split("//")[1].partition("/")[0]
-    done = redsync("ls", REDSYNC_URLS=f"redis+cluster://:secret@{host}?nodes=1")
-    assert done.status == 69
-    assert "no listed cluster server knows the owner of slot 8192" in done.err
-    assert "secret" not in done.out + done.err
 
 
 # A Sentinel group.

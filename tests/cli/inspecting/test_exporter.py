@@ -71,22 +71,6 @@ def test_age_of_a_hold_comes_from_the_record_of_its_client():
     assert seen.values("redsync_kept_hold_age_seconds") == {("lock", "order"): 0}
 
 
-def test_semaphore_has_its_permits_and_its_holds():
-    seen = Seen()
-    seen.note(0.0, entry("pool:1", kind="semaphore", held=40, permits=50), entry("pool:2", kind="semaphore", permits=9))
-    assert seen.values("redsync_kept_holds") == {("semaphore", "pool"): 40}
-    assert seen.values("redsync_kept_permits") == {("semaphore", "pool"): 50}
-
-
-def test_holds_have_no_values_while_too_few_nodes_answer():
-    seen = Seen()
-    seen.note(0.0, entry("x", "a"))
-    seen.note(1.0, errors=("down", "down", None))
-    assert seen.values("redsync_kept_holds") == {}
-    assert seen.values("redsync_kept_look_quorum") == {(): 0}
-    assert seen.values("redsync_kept_node_up") == {("n0",): 0, ("n1",): 0, ("n2",): 1}
-
-
 def test_labels_stay_few_whatever_nodes_store():
     seen = Seen()
     seen.note(0.0, *(entry(f"{'abcdefghij'[n % 10] * 3}:{n}", "a", kind=f"kind{n}") for n in range(10_000)), more=True)

@@ -2,15 +2,15 @@
 
 import contextlib
 import json
+import math
 
 import msgpack
 import pytest
 
 from redsync import LeaseLostError
-from redsync._core.client_records import Claim, ClientRecord
+from redsync._core.client_records import ClientRecord
 from redsync._protocols.surveys import NameLook
 from redsync.cli import main, queries
-from redsync.cli.doctor_checks import checked
 from tests.support.fake_server import GARBAGE, ODD_ANSWERS, FakeServer, answering
 from tests.support.hostile import Hostile, dribble, handshake
 
@@ -115,71 +115,33 @@ def test_top_continues(garbled, nodes, start, make_client):
     assert top.end() == 0
 
 
-# Parsing
+WORDS = [5, [b"a", b"1", b"", 1, b""], [b"a", 1, b"", b"1", b""], [1, 1, b"", 1, b""], [b"a", 1, b"z", 1, b""]]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        5,
-        b"x",
-        [],
-        [b"a", 1, b"", 1],
-        [b"a", b"1", b"", 1, b""],
-        [b"a", 1, b"", b"1", b""],
-        [1, 1, b"", 1, b""],
-        [b"a", 1, b"z", 1, b""],
-        [b"a", 1, [], 1, b""],
-    ],
-    ids=repr,
-)
+@pytest.mark.parametrize("words", WORDS, ids=repr)
 def test_malformed_claim_is_refused(words):
-    with pytest.raises((ValueError, TypeError, KeyError)):
-        Claim.read(words)
     with pytest.raises(ValueError, match="lock"):
         NameLook.read([b"lock", [words], 1, [], 0, 0, 0, []])
 
 
-MALFORMED = [5, [], [b"lock", [], b"0", [], 0, 0, 0, []], [b"lock", None, 0, [], 0, 0, 0, []]]
+NO_RECORDS = [
+    {"since": math.nan},
+    {"since": math.inf},
+    {"pid": -1},
+    {"held": 5},
+    {"held": [5]},
+    {"held": [[b"1", "x"]]},
+]
 
 
-@pytest.mark.parametrize("reply", MALFORMED, ids=repr)
-def test_malformed_look_is_refused(reply):
-    with pytest.raises((ValueError, TypeError)):
-        NameLook.read(reply)
-
-
-@pytest.mark.parametrize("field", [{"since": float("nan")}, {"since": float("inf")}, {"pid": -1}, {"pid": 2**63}])
-def test_record_with_invalid_numbers_is_not_a_record(field):
-    record = ClientRecord("h", 1, "p", 1.0)._replace(**field)
-    try:
-        packed = record.pack()
-    except OverflowError:
-        packed = msgpack.packb({**record._asdict(), "pid": str(record.pid)})
-    assert ClientRecord.unpack(packed) is None
-
-
-@pytest.mark.parametrize("held", [[[10**12, 1.0]], [["a", 1.0]], []], ids=repr)
-def test_record_with_invalid_claims_has_none(held):
-    packed = msgpack.packb({**ClientRecord("h", 1, "p", 1.0)._asdict(), "held": held})
-    assert ClientRecord.unpack(packed).held == ()
-
-
-@pytest.mark.parametrize("held", [5, [5], [[b"1:1"]], [[b"1:1", "soon"]]], ids=repr)
-def test_record_with_claims_of_another_form_is_not_a_record(held):
-    packed = msgpack.packb({**ClientRecord("h", 1, "p", 1.0)._asdict(), "held": held})
-    assert ClientRecord.unpack(packed) is None
+@pytest.mark.parametrize("fields", NO_RECORDS, ids=repr)
+def test_record_with_invalid_fields_is_not_a_record(fields):
+    assert ClientRecord.unpack(msgpack.packb({**ClientRecord("h", 1, "p", 1.0)._asdict(), **fields})) is None
 
 
 def test_long_names_in_a_record_are_cut():
     record = ClientRecord.unpack(ClientRecord("h" * 10_000, 1, "p" * 10_000, 1.0).pack())
     assert (len(record.host), len(record.program)) == (500, 500)
-
-
-@pytest.mark.parametrize("field", [{"uptime_in_seconds": "soon"}, {"aof_enabled": {"a": 1}}])
-def test_info_with_invalid_fields_is_refused(field):
-    with pytest.raises((ValueError, TypeError)):
-        checked({"redis_version": "7.0.0", **field})
 
 
 def test_node_whose_reply_never_ends_is_left_out(run, monkeypatch):

@@ -61,29 +61,3 @@ def test_each_name_is_listed_once_wherever_it_is_stored(seed, raw, three_nodes, 
                 keep(node, name)
     assert listed(three_nodes, b"*") == sorted(names), f"seed {seed}"
     assert listed(three_nodes, b"n-*") == sorted(name for name in names if name.startswith(b"n-"))
-
-
-@pytest.mark.parametrize("prefix", [b"", b"{", b"p*:"])
-def test_each_name_is_listed_once_whatever_the_prefix(prefix, raw, nodes, small):
-    names = [b"a", b"c{d", b"e", b"{b}", b"{f}"]
-    for name in names:
-        for node in raw[:3]:
-            for key in (SlotKeys.of(prefix, name).limit, SlotKeys.of(prefix, name).queue):
-                node.set(key, "1 3", px=600_000)
-    assert listed(chosen(nodes, prefix), b"*") == sorted(names)
-
-
-def test_key_that_only_resembles_those_of_redsync_is_not_a_name(raw, three_nodes):
-    raw[0].set(b"redsync_limit:{redsync:a{b}c}", "1 3")
-    keep_lock(raw[0], b"x")
-    assert listed(three_nodes, b"*") == [b"x"]
-
-
-def test_limit_keeps_the_first_names_and_says_that_there_are_more(raw, three_nodes):
-    for name in (b"c", b"b"):
-        keep_lock(raw[1], name)
-    _, looks, has_more = look_around(three_nodes, b"*", 2)
-    assert (sorted(looks[1]), has_more) == ([b"b", b"c"], False)
-    keep_lock(raw[0], b"d")
-    _, looks, has_more = look_around(three_nodes, b"*", 2)
-    assert ([sorted(each) for each in looks], has_more) == ([[], [b"b", b"c"], []], True)

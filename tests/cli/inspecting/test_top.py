@@ -44,16 +44,6 @@ def test_top_restores_the_terminal_at_ctrl_c_and_when_it_is_terminated(nodes, st
     assert command.end() == status
 
 
-def test_top_shows_nodes_that_are_down(nodes, start):
-    command = start("top", "--interval", "0.05", terminal=True)
-    command.read_until("3 of 3 nodes answer")
-    nodes.kill(0)
-    command.read_until("2 of 3 nodes answer")
-    command.read_until(f"  127.0.0.1:{nodes.ports[0]}: ")
-    command.interrupt()
-    assert command.end() == 0
-
-
 def test_top_without_terminal_is_wrong_usage(redsync):
     done = redsync("top")
     assert done.status == 64
