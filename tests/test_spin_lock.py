@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 
-from redsync._facades.spin_lock import _pause
+from redsync._facades.exclusive import _pause
 from tests.support.locks import claims
 
 pytestmark = pytest.mark.usefixtures("both_flavours", "all_nodes_met")

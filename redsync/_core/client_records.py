@@ -13,9 +13,14 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 
-__all__ = ["Claim", "ClientRecord", "digests_of", "owner_of", "told_claim"]
+__all__ = ["Claim", "ClientRecord", "contender_of", "digests_of", "is_ours", "owner_of", "told_claim"]
 
 _CLAIM: Final = rb"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}:[0-9]+):[0-9]+"
+
+_REDISSON: Final = rb"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}:[0-9]+"
+
+LAYOUT: Final = 1
+"""The layout of keys on the nodes; it grows when older releases would misread one."""
 
 LONGEST: Final = 500
 """The most characters kept of a host's or program's name."""
@@ -42,6 +47,7 @@ class ClientRecord(NamedTuple):
         nodes: A digest for each node of its list; empty if the record has none.
         held: The claims of its oldest holds, without the client's id, and since when it has them: seconds since 1970 by
             its machine's clock. Younger holds come with a later announcement.
+        layout: The layout of keys that it uses, see `docs/protocol.md`.
     """
 
     host: str
@@ -50,6 +56,7 @@ class ClientRecord(NamedTuple):
     since: float
     nodes: tuple[str, ...] = ()
     held: tuple[tuple[bytes, float], ...] = ()
+    layout: int = LAYOUT
 
     def pack(self) -> bytes:
         """Return the record as msgpack: a map, so that later versions can add to it."""
@@ -67,7 +74,8 @@ class ClientRecord(NamedTuple):
             nodes = tuple(str(node)[: 2 * _DIGEST] for node in list(fields.get("nodes", ()))[:_MOST_NODES])
             told = list(fields.get("held", ()))[:MOST_HELD]
             held = tuple((claim[:LONGEST], float(since)) for claim, since in told if isinstance(claim, bytes))
-            record = cls(host[:LONGEST], pid, program[:LONGEST], float(fields["since"]), nodes, held)
+            layout = int(fields.get("layout", 1))
+            record = cls(host[:LONGEST], pid, program[:LONGEST], float(fields["since"]), nodes, held, layout)
             return record if 0 <= pid < 2**63 and math.isfinite(record.since) else None
         except (ValueError, TypeError, KeyError, OverflowError, msgpack.UnpackException):
             return None
@@ -82,6 +90,19 @@ def owner_of(claim: bytes) -> str:
     """Return the owner of a claim on a lock: our claims without their number, other libraries' claims unchanged."""
     ours = re.fullmatch(_CLAIM, claim)
     return (claim if ours is None else ours[1]).decode("utf-8", "backslashreplace")
+
+
+def contender_of(claim: bytes) -> bytes:
+    """Return who competes for a lock by that claim: the claim, but one name for all of Redisson.
+
+    A RedLock or MultiLock of Redisson has another UUID on each node, so its claims look like those of several owners.
+    """
+    return b"redisson" if re.fullmatch(_REDISSON, claim) else claim
+
+
+def is_ours(claim: bytes) -> bool:
+    """Return whether a claim has the form of ours, `<client>:<serial>:<number>`."""
+    return re.fullmatch(rb"[^:]+:[0-9]+:[0-9]+", claim) is not None
 
 
 def told_claim(claim: bytes) -> bytes:

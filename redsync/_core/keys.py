@@ -107,12 +107,13 @@ class LockKeys:
             lock over and wake it.
         channel: Redisson's channel for releases of this lock.
         token: The node's latest fencing token.
+        foreign_token: Where Redisson's fenced lock of that name keeps its token.
         all: The keys in the order in which the lock's scripts take them.
         held: The keys that a renewal takes, in its order.
         hold: The key of a hold in its owner's table: the lock's key, after its mode if the lock has several.
     """
 
-    __slots__ = ("all", "channel", "held", "hold", "lock", "places", "queue", "token")
+    __slots__ = ("all", "channel", "foreign_token", "held", "hold", "lock", "places", "queue", "token")
 
     def __init__(self, prefix: bytes, name: bytes, mode: bytes = b"") -> None:
         lock = prefix + name
@@ -129,6 +130,7 @@ class LockKeys:
         self.places: Final = b"redsync_places:" + ours
         self.channel: Final = b"redisson_lock__channel:" + (lock if tagged else ours)
         self.token: Final = b"redsync_token:" + ours
+        self.foreign_token: Final = b"redisson_lock_token:" + (lock if tagged else ours)
         self.all: tuple[bytes, ...] = lock, self.queue, self.places
         self.held: tuple[bytes, ...] = (lock,)
         self.hold: Final[HoldKey] = (lock, mode) if mode else lock
@@ -166,7 +168,7 @@ class LatchKeys(NamedTuple):
     latch: bytes
     waiters: bytes
     setting: LockKeys
-    all: tuple[bytes, bytes]
+    all: tuple[bytes, bytes, bytes]
 
     @classmethod
     def of(cls, prefix: bytes, name: bytes) -> LatchKeys:
@@ -175,7 +177,7 @@ class LatchKeys(NamedTuple):
         Raises:
             ValueError: As for `LockKeys.of`.
         """
-        *_, latch, waiters = LockKeys.of(prefix, name).everything
+        lock, *_, latch, waiters = LockKeys.of(prefix, name).everything
         # Not `of`: with prefix and braces, these may be more bytes than a name has.
         setting = LockKeys(b"redsync_latch_setting:", latch.removeprefix(b"redsync_latch:"))
-        return cls(latch, waiters, setting, (latch, waiters))
+        return cls(latch, waiters, setting, (latch, waiters, lock))

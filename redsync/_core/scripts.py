@@ -166,6 +166,11 @@ class ClaimKind(NamedTuple):
     mode: bytes = b""
 
     @property
+    def shares_names(self) -> bool:
+        """True if other libraries' locks may have the same key: those of Redisson, or of the Redlock family."""
+        return self.value_type in (b"hash", b"string")
+
+    @property
     def is_threads(self) -> bool:
         """True if a thread or task holds it; a mutex or permit belongs to its object."""
         return self.value_type == b"hash" or self.mode != b""

@@ -53,8 +53,8 @@ _PAUSE: Final = 0.1
 """Seconds after a failed connection until a set tries again."""
 
 _PUSH, _ERROR = hiredis.PushNotification, hiredis.ReplyError
-_READABLE: Final = select.POLLIN
-_WRITABLE: Final = select.POLLOUT
+_READABLE: Final = getattr(select, "POLLIN", 1)
+_WRITABLE: Final = getattr(select, "POLLOUT", 4)
 """Also for epoll: the numbers are the same."""
 
 
@@ -99,6 +99,26 @@ class Shared(ABC):
     @abstractmethod
     def note_lag(self, node: Node) -> None:
         """Record that a node owes replies for too long."""
+
+
+class _Select:
+    """Polls by `select`, where the system has no `poll`."""
+
+    def __init__(self) -> None:
+        self._polled: Final[dict[int, int]] = {}
+
+    def register(self, descriptor: int, events: int) -> None:
+        self._polled[descriptor] = events
+
+    modify = register
+
+    def unregister(self, descriptor: int) -> None:
+        del self._polled[descriptor]
+
+    def poll(self, timeout_ms: int) -> list[tuple[int, int]]:
+        writing = [descriptor for descriptor, events in self._polled.items() if events & _WRITABLE]
+        readable, writable, _ = select.select(list(self._polled), writing, [], timeout_ms / 1000)
+        return [(each, _READABLE) for each in readable] + [(each, _WRITABLE) for each in writable]
 
 
 class _Kill(Request):
@@ -500,7 +520,7 @@ class LinkSet(AnyLinkSet):
         """Make a set without links; `on_dropped` gets it if all references to it were dropped before its end."""
         if os.getpid() != shared.process:
             raise forked()  # A call of the parent, which its handler forked.
-        super().__init__(shared, select.poll())
+        super().__init__(shared, select.poll() if hasattr(select, "poll") else _Select())
         # New connections: index, and the link or why there is none.
         self._arrivals: Final[deque[tuple[int, Link | str]]] = deque()
         self.connecting: Final[set[int]] = set()

@@ -6,7 +6,9 @@ the decisions; this module has only the interface.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
+from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, TypeAlias, Unpack
 from weakref import ref
@@ -15,14 +17,16 @@ from redsync._core.effects import Steps
 from redsync._core.holds import HoldState
 from redsync._core.keys import LockKeys, encode_name
 from redsync._core.session import AnyHost, AsyncRunner, Runner, RunnerT_co
-from redsync._core.timing import check_timeout
-from redsync._facades.claimable import Claimable, HoldOptions, HoldT, TaskClaimable, ThreadClaimable
+from redsync._core.timing import check_timeout, retry_delay
+from redsync._facades.claimable import Claimable, HoldT, LockOptions, TaskClaimable, ThreadClaimable
 from redsync._facades.hold import AsyncHold, Hold
 from redsync._protocols import surveys
+from redsync._protocols.claims import AcquireRequest
 from redsync._protocols.holding import check, release
+from redsync._protocols.queue_policies import NoQueue
 from redsync.exceptions import NotOwnedError
 
-__all__ = ["AsyncExclusiveLock", "Exclusive", "ExclusiveLock", "Saved"]
+__all__ = ["AsyncExclusiveLock", "Exclusive", "ExclusiveLock", "Polling", "Saved"]
 
 Saved: TypeAlias = tuple[int, float | None]
 """The acquisitions that an owner released to wait for a condition: their number and lease (None: the default lease)."""
@@ -34,7 +38,7 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
     _OWNER: ClassVar[str]
     _limit = None
 
-    def __init__(self, host: AnyHost[RunnerT_co], name: str | bytes, **options: Unpack[HoldOptions[HoldT]]) -> None:
+    def __init__(self, host: AnyHost[RunnerT_co], name: str | bytes, **options: Unpack[LockOptions[HoldT]]) -> None:
         self._set_up(host, name, **options)
         self._claimant = self._runner.owner
         self._keys = LockKeys.of(host.prefix, name if name.__class__ is str else encode_name(name), self._KIND.mode)
@@ -104,6 +108,45 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name!r}>"
+
+
+class Polling(Exclusive[RunnerT_co, HoldT]):
+    """A lock whose waiters may poll, with pauses of the caller's choice, instead of queueing."""
+
+    _always_polls = False
+
+    def __init__(
+        self,
+        host: AnyHost[RunnerT_co],
+        name: str | bytes,
+        *,
+        backoff: Callable[[int], float] | None = None,
+        **options: Unpack[LockOptions[HoldT]],
+    ) -> None:
+        if backoff is not None and not callable(backoff):
+            raise TypeError(f"backoff must be a function from the number of tries to seconds, not {backoff!r}")
+        self._backoff = backoff
+        super().__init__(host, name, **options)
+
+    def _request(self, timeout: float | None, lease: float | None, count: int) -> AcquireRequest:
+        request = super()._request(timeout, lease, count)
+        if self._always_polls or self._backoff is not None:
+            # Not bound to the lock: a request must not keep a lock object alive that the program has dropped.
+            request.queue = partial(NoQueue, partial(_pause, self._backoff, self._name))
+        return request
+
+    def _options(self) -> dict[str, Any]:
+        return {**super()._options(), "backoff": self._backoff}
+
+
+def _pause(backoff: Callable[[int], float] | None, name: str | bytes, tries: int, random: float) -> float:
+    """Return how many seconds to sleep after `tries` tries."""
+    if backoff is None:
+        return retry_delay(tries, random)
+    pause = backoff(tries)
+    if not 0 <= pause < math.inf:
+        raise ValueError(f"the backoff of lock {name!r} must be a number of seconds, at least 0, not {pause!r}")
+    return pause
 
 
 # Its methods come from those of AsyncExclusiveLock: change those, then run `make twins`.

@@ -18,14 +18,14 @@ from redsync._core.effects import Steps
 from redsync._core.holds import HoldState
 from redsync._core.session import AnyHost, RunnerT_co, Session
 from redsync._facades.claimable import HoldT
-from redsync._facades.exclusive import AsyncExclusiveLock, Exclusive, ExclusiveLock
+from redsync._facades.exclusive import AsyncExclusiveLock, ExclusiveLock, Polling
 from redsync._protocols import mutex as protocol
 from redsync._protocols.claims import AcquireRequest
 
 __all__ = ["AsyncMutex", "Mutex"]
 
 
-class _OwnedByItself(Exclusive[RunnerT_co, HoldT]):
+class _OwnedByItself(Polling[RunnerT_co, HoldT]):
     _KIND = protocol.MUTEX
     _OWNER = "this object"
 

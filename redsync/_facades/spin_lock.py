@@ -10,54 +10,18 @@ with client.get_spin_lock("cache:42", timeout=0.5):
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-from redsync._core.session import AnyHost, RunnerT_co
-from redsync._core.timing import retry_delay
+from redsync._core.session import RunnerT_co
 from redsync._facades.claimable import HoldT
-from redsync._facades.exclusive import Exclusive
+from redsync._facades.exclusive import Polling
 from redsync._facades.lock import AsyncLock, Lock
-from redsync._protocols.claims import AcquireRequest
-from redsync._protocols.queue_policies import NoQueue
 
 __all__ = ["AsyncSpinLock", "SpinLock"]
 
 
-def _pause(backoff: Callable[[int], float] | None, name: str | bytes, tries: int, random: float) -> float:
-    """Return how many seconds to sleep after `tries` tries."""
-    if backoff is None:
-        return retry_delay(tries, random)
-    pause = backoff(tries)
-    if not 0 <= pause < math.inf:
-        raise ValueError(f"the backoff of lock {name!r} must be a number of seconds, at least 0, not {pause!r}")
-    return pause
-
-
-class _Spinning(Exclusive[RunnerT_co, HoldT]):
-    def __init__(
-        self,
-        host: AnyHost[RunnerT_co],
-        name: str | bytes,
-        *,
-        backoff: Callable[[int], float] | None = None,
-        **options: Any,
-    ) -> None:
-        if backoff is not None and not callable(backoff):
-            raise TypeError(f"backoff must be a function from the number of tries to seconds, not {backoff!r}")
-        self._backoff = backoff
-        super().__init__(host, name, **options)
-
-    def _request(self, timeout: float | None, lease: float | None, count: int) -> AcquireRequest:
-        request = super()._request(timeout, lease, count)
-        # Not bound to the lock: a request must not keep a lock object alive that the program has dropped.
-        request.queue = partial(NoQueue, partial(_pause, self._backoff, self._name))
-        return request
-
-    def _options(self) -> dict[str, Any]:
-        return {**super()._options(), "backoff": self._backoff}
+class _Spinning(Polling[RunnerT_co, HoldT]):
+    _always_polls = True
 
 
 class SpinLock(_Spinning[Any, Any], Lock):

@@ -21,6 +21,8 @@
 local free = redis.call('exists', KEYS[1]) == 0
 local count = not free and redis.pcall('hget', KEYS[1], ARGV[1])
 if type(count) == 'table' then return 0 end
+-- include: holder
+if not free and not holder then return 0 end
 
 local highest
 -- include: waiter
@@ -41,15 +43,13 @@ if count then
   return 2
 end
 
-local remaining, holder, rank
+local remaining, rank
 if KEYS[2] then
 -- include: live_head
   rank = redis.call('zrank', KEYS[2], waiter) or nil
-  if head and head ~= waiter then holder, remaining = head .. ':' .. of, until_ms - now end
+  if free and head and head ~= waiter then holder, remaining = head .. ':' .. of, until_ms - now end
 end
-if not free then
-  holder, remaining = redis.call('hkeys', KEYS[1])[1], redis.call('pttl', KEYS[1])
-end
+if not free then remaining = redis.call('pttl', KEYS[1]) end
 if holder then return {remaining, holder, highest or 0, rank} end
 
 local guard = ARGV[4]

@@ -5,7 +5,7 @@
 -- KEYS[1] lock: hash claim -> hold count
 -- KEYS[2], KEYS[3] only from a waiter: queue: zset owner -> arrival ms;
 --        places: hash owner -> "expiry number ask-id guard channel"
--- KEYS[last] not for a re-entry: this node's latest token
+-- KEYS[last - 1], KEYS[last] not for a re-entry: Redisson's token, which excludes ours; this node's latest token
 -- ARGV[1] claim: "<owner>:<number>"   ARGV[2] hold count to set   ARGV[3] lease, ms
 -- ARGV[4] guard: how long this node must have remembered everything to grant a new claim, ms, and under which
 --        processes: "<ms>,<process>,<process>,"; from a re-entry 0: no guard
@@ -14,19 +14,21 @@
 -- ARGV[last] not for a re-entry: the highest token that the asker knows, or 0
 -- Reply: token granted, new | -token granted, was ours already; a re-entry gets 1 or 2 instead
 --        | {remaining ms or -1, claim} held by that claim; a waiter also gets the number of waiters before it
---        | 0 the key holds another type, no change | error FORGETFUL <ms that this node remembers, or -1>
+--        | 0 the key holds another type, or Redisson issues tokens, no change | error FORGETFUL <ms that this node remembers, or -1>
 --        | error ABSURD: the asker's token is too high to be real; no claim
 local free = redis.call('exists', KEYS[1]) == 0
 local count = not free and redis.pcall('hget', KEYS[1], ARGV[1])
-if type(count) == 'table' then return 0 end
+if type(count) == 'table' or KEYS[2] and redis.call('exists', KEYS[#KEYS - 1]) == 1 then return 0 end
 
 if not free and not count then
+-- include: holder
+  if not holder then return 0 end
   local rank, ahead = nil, 0
-  if KEYS[3] then
+  if KEYS[4] then
 -- include: waiter
 -- include: take_place
   end
-  return {redis.call('pttl', KEYS[1]), redis.call('hkeys', KEYS[1])[1], rank}
+  return {redis.call('pttl', KEYS[1]), holder, rank}
 end
 
 local token
@@ -68,7 +70,7 @@ end
 redis.call('hset', KEYS[1], ARGV[1], ARGV[2])
 -- A re-entry may lengthen the lease, never shorten it.
 if free or redis.call('pttl', KEYS[1]) < tonumber(ARGV[3]) then redis.call('pexpire', KEYS[1], ARGV[3]) end
-if KEYS[3] then
+if KEYS[4] then
 -- include: leave_queue
 end
 if free then return token or 1 end

@@ -6,6 +6,7 @@
 -- that was set later: a generation is a fencing token, and all that it forgot are below the clock at its birth.
 -- KEYS[1] latch: hash generation, size, client -> total; life: from programs of earlier versions, not used
 -- KEYS[2] waiters: zset "channel owner:number" -> expiry, ms
+-- KEYS[3] where Redisson would keep a latch of that name: a string that never expires
 -- ARGV[1] how long to keep the latch from now on, ms
 -- ARGV[2] the waiter, "channel owner:number", or empty   ARGV[3] how long to keep its place, ms
 -- ARGV[4] guard: how long this node must have remembered everything to say that the latch was never set, ms, and under
@@ -14,9 +15,10 @@
 -- ARGV[6] generation, 0: nothing is known   ARGV[7] size   ARGV[8..] client, total, client, total ...
 -- Reply: {generation, size, client, total, client, total ...}, {0, 0} never set; a node that does not vouch for it adds
 --        since when it remembers, ms, or -1
---        | 0 the key holds another type, no change | error FORGETFUL <ms that this node remembers, or -1>
+--        | 0 the key holds another type, or Redisson has a latch of that name, no change | error FORGETFUL <ms that this node remembers, or -1>
 local known = redis.pcall('hget', KEYS[1], 'generation')
 if type(known) == 'table' or not known and redis.call('exists', KEYS[1]) == 1 then return 0 end
+if redis.call('pttl', KEYS[3]) == -1 and redis.call('type', KEYS[3]).ok == 'string' then return 0 end
 local generation, told = tonumber(known or 0), tonumber(ARGV[6])
 
 -- Since when this node remembers, if that is not long enough.

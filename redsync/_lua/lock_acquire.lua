@@ -35,9 +35,11 @@ if count then
   return 2
 end
 
+-- include: holder
+if not holder then return 0 end
 local rank, ahead = nil, 0
 if KEYS[2] then
 -- include: waiter
 -- include: take_place
 end
-return {redis.call('pttl', KEYS[1]), redis.call('hkeys', KEYS[1])[1], rank}
+return {redis.call('pttl', KEYS[1]), holder, rank}

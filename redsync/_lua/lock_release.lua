@@ -5,6 +5,7 @@
 -- KEYS[3] places: hash owner -> "expiry number ask-id guard channel"
 -- ARGV[1] claim: "<owner>:<number>"   ARGV[2] remaining hold count
 -- ARGV[3] Redisson's channel, on which to announce the release of a lock, except on a voter of a cluster
+-- ARGV[4] only at 0: for how long the claim still keeps the lock from others, ms; then this node changes nothing else
 -- Reply: 1 this node had our claim | 0 it did not
 if ARGV[2] ~= '0' then
   if redis.pcall('hexists', KEYS[1], ARGV[1]) ~= 1 then return 0 end
@@ -12,7 +13,10 @@ if ARGV[2] ~= '0' then
   redis.pcall('hset', KEYS[1], ARGV[1], ARGV[2])
   return 1
 end
--- The claim is the hash's only field, so this deletes the lock.
+if ARGV[4] and (redis.pcall('hexists', KEYS[1], ARGV[1]) == 1 or redis.pcall('get', KEYS[1]) == ARGV[1]) then
+  return redis.call('pexpire', KEYS[1], ARGV[4])
+end
+-- The claim is the hash's only field, so this deletes the lock; unless a read-write lock of Redisson came in between.
 local value_type, ours = 'hash', redis.pcall('hdel', KEYS[1], ARGV[1])
 if type(ours) == 'table' then
   -- Any error but that of another type means that the node did not execute this, and must get it again. An error of
@@ -29,7 +33,7 @@ end
 -- include: tag
 -- Redisson has no mutex, and does not use a voter's keys.
 if value_type == 'hash' and tag == '' then redis.call('publish', ARGV[3], '0') end
-if redis.call('exists', KEYS[2]) == 1 then
+if redis.call('exists', KEYS[2]) == 1 and redis.call('exists', KEYS[1]) == 0 then
   -- A renewal may have made the claim here while our place was still queued. Without this we would wake ourselves.
 -- include: leave_queue
 -- include: hand_over

@@ -60,9 +60,9 @@ elseif modes then
       if mode then tell_holder(claim, (score - math.floor(score)) * 1024 + 1, mode, math.floor(score) - now) end
     end
   end
-elseif kind == 'hash' and (pttl >= 0 or ARGV[3]) and redis.call('hlen', KEYS[1]) == 1 then
+elseif kind == 'hash' and redis.call('hlen', KEYS[1]) == 1 then
   local claim = redis.call('hgetall', KEYS[1])
-  if tonumber(claim[2]) then
+  if tonumber(claim[2]) and string.match(claim[1], ':%d+$') then
     kind, held = redis.call('exists', KEYS[6]) == 1 and 'fenced lock' or 'lock', 1
     tell_holder(claim[1], tonumber(claim[2]), '', pttl)
   end

@@ -52,6 +52,7 @@ from redsync._protocols.answers import gives_up, is_outage, no_quorum
 from redsync._protocols.claims import AcquireRequest, Claim
 from redsync._protocols.holding import rollback
 from redsync._protocols.queue_policies import QueuePolicy
+from redsync._protocols.surveys import named
 
 __all__ = ["Reenter", "acquire_new"]
 
@@ -168,6 +169,7 @@ def _compete(  # noqa: PLR0912, PLR0915  (each is one of the decisions above)
                 if busy and refusal is None:
                     request.holder = claim.holder(tally)
                     return None
+                refusal = yield from named(session, request.keys, request.owner, refusal)
                 raise refusal or no_quorum(request.name, tally, request.kind.label, at=now)
             # Wait, then ask again.
             if record is not None:

@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from typing import Any, NamedTuple
 
+from redsync._core.client_records import contender_of
 from redsync._core.effects import Broadcast, Steps, broadcast
 from redsync._core.memory import FORGOT
 from redsync._core.quorum import Choice, Tally, Verdict
@@ -136,7 +137,7 @@ def ask_all(ask: Broadcast) -> Steps[Tally]:
 
 def most_refusals(tally: Tally) -> int:
     """Return on how many nodes the holder with the most nodes caused a refusal."""
-    return max(Counter(refusal.holder for refusal in tally.refusals).values(), default=0)
+    return max(Counter(contender_of(refusal.holder) for refusal in tally.refusals).values(), default=0)
 
 
 def refusals_of_owners(tally: Tally) -> list[Any]:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from redsync._core.client_records import owner_of
+from redsync._core.client_records import is_ours, owner_of
 from redsync._core.effects import Steps
 from redsync._core.holds import HoldState, Owner
 from redsync._core.keys import LockKeys
@@ -21,7 +21,7 @@ from redsync._core.quorum import ReplyParser, Tally, Verdict
 from redsync._core.scripts import Arg, ClaimKind, Command, new_tuple
 from redsync._core.session import Session
 from redsync._core.timing import milliseconds
-from redsync._protocols.answers import most_refusals, time_left, type_error
+from redsync._protocols.answers import most_refusals, refusals_of_owners, time_left, type_error
 from redsync._protocols.queue_policies import PLACE_KEPT, FifoByArrival, QueuePolicy, Waiting
 from redsync.exceptions import RedsyncError
 
@@ -37,6 +37,9 @@ acquire has its own lease, so that this is about as long as its owner expects.
 
 _SPREAD = 0.02
 """Seconds over which the waiters for a holder spread their looks once its lease is over."""
+
+_POLL, _POLL_SPREAD = 0.02, 0.03
+"""Seconds between looks while a claim of another library is in the way: its release wakes no waiter of ours."""
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -55,6 +58,7 @@ class AcquireRequest:
         lease: Seconds for which nodes keep the claim; None for the client's lease, renewed by the watchdog.
         timeout: Seconds to wait; 0.0 for one try, None for no limit.
         max_hold: Seconds after which the hold ends whatever the renewals say; None for no limit.
+        min_hold: Seconds for which the claim keeps others out, even if it is released earlier.
         on_lost: The callback for a loss of the hold.
         holds: The number of acquisitions to make at once.
         queue: Makes the policy by which the acquire waits for a lock that others hold.
@@ -70,6 +74,7 @@ class AcquireRequest:
     lease: float | None = None
     timeout: float | None = None
     max_hold: float | None = None
+    min_hold: float = 0.0
     on_lost: Callable[[HoldState], object] | None = None
     holds: int = 1
     queue: Callable[[Waiting], QueuePolicy] = FifoByArrival
@@ -241,6 +246,9 @@ class Claim:
 
     def seconds_to_look(self, tally: Tally, random: float) -> float:
         """Return in how many seconds after a refused round to look whether the claims in the way have run out."""
+        kind = self.request.kind
+        if kind.shares_names and not all(is_ours(refusal.holder) for refusal in refusals_of_owners(tally)):
+            return _POLL + _POLL_SPREAD * random
         return time_left(tally) + 0.001 + _SPREAD * random
 
     def place_to_restore(self) -> tuple[Arg, ...]:
@@ -280,6 +288,7 @@ class Claim:
             may_keep=may_keep,
             kept_until=kept_until,
             since=since,
+            min_hold=request.min_hold,
         )
 
     def register(self, state: HoldState) -> None:

@@ -95,7 +95,8 @@ class Fence:
 
     def ask(self, command: Command) -> Command:
         """Return the command, extended by the ask for a token."""
-        return Command(command.script, (*command.keys, self._keys.token), (*command.args, self.latest))
+        tokens = self._keys.foreign_token, self._keys.token
+        return Command(command.script, (*command.keys, *tokens), (*command.args, self.latest))
 
     def is_absurd(self, token: int) -> bool:
         """Return whether only a broken node can have that token."""

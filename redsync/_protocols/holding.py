@@ -13,6 +13,7 @@ from redsync._core.observing import HoldLost
 from redsync._core.quorum import Tally, Verdict, thoroughly
 from redsync._core.scripts import ClaimKind, Command
 from redsync._core.session import Session
+from redsync._core.timing import milliseconds
 from redsync._protocols.observed import tell_end as tell_observers
 from redsync.exceptions import LeaseLostError, NotOwnedError
 
@@ -60,7 +61,8 @@ def rollback(
     deliver_until: float,
 ) -> Tell:
     """Return the effect that drops a claim, and a place in the queue if `leave`, on all nodes."""
-    command = Command(kind.abandon, keys.all, (claim, int(leave)))
+    tell_redisson = (keys.channel,) if kind.value_type == b"hash" else ()
+    command = Command(kind.abandon, keys.all, (claim, int(leave), *tell_redisson))
     return Tell(command, owner, deliver_to, deliver_until)
 
 
@@ -165,6 +167,8 @@ def _release(
         if state.lost is not None:
             raise _lost(state)
         command, timeout = state.release_command(), session.timing.round_timeout(state.lease)
+        if state.min_hold and not state.count and (keep := milliseconds(state.since + state.min_hold - now)) > 0:
+            command = command._replace(args=(*command.args, keep), steady=False)
         tally = yield from broadcast(
             Broadcast(
                 command=command,

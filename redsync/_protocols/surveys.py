@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from redsync._core.client_records import Claim, ClientRecord
+from redsync._core.client_records import Claim, ClientRecord, contender_of
 from redsync._core.effects import Broadcast, Steps, broadcast
 from redsync._core.holds import Owner
 from redsync._core.keys import MAX_NAME, LockKeys, is_client_key, voter_tag
@@ -23,6 +23,7 @@ from redsync._core.scripts import ClaimKind, Command, Script
 from redsync._core.session import Session
 from redsync._protocols.answers import WRONG_TYPE, Refusal, ask_all, has_answers, no_quorum, type_error
 from redsync._protocols.holding import had
+from redsync.exceptions import KeyTypeError, RedsyncError
 
 __all__ = [
     "LatchLook",
@@ -34,6 +35,7 @@ __all__ = [
     "key_patterns",
     "look_command",
     "name_of_key",
+    "named",
     "release_claims",
     "survey",
 ]
@@ -181,6 +183,19 @@ def survey(session: Session, keys: LockKeys, owner: Owner) -> Steps[Tally]:
     return (yield from ask_all(look))
 
 
+def named(session: Session, keys: LockKeys, owner: Owner, error: RedsyncError | None) -> Steps[RedsyncError | None]:
+    """Return the error; if it says that a key holds a value of another type, with the kind of that value."""
+    if not isinstance(error, KeyTypeError):
+        return error
+    tally = yield from survey(session, keys, owner)
+    kinds = Counter(look.kind for look in tally.grants if look.kind != "none")
+    if not kinds:
+        return error
+    kind = kinds.most_common(1)[0][0]
+    value = f"a {kind}" if " " in kind or kind in _RELEASES or kind == "semaphore" else f"a value of type {kind}"
+    return KeyTypeError(error.name, error.sentence.replace("a value of another type", value), error.votes)
+
+
 def is_held(session: Session, kind: ClaimKind, name: str | bytes, keys: LockKeys, owner: Owner) -> Steps[bool]:
     """Return whether one owner holds the lock on a quorum of nodes; with modes, whether a quorum has any in this mode.
 
@@ -188,11 +203,13 @@ def is_held(session: Session, kind: ClaimKind, name: str | bytes, keys: LockKeys
         QuorumError: Too few nodes answered to tell.
     """
 
-    def parse(reply: Any) -> set[str]:
+    def parse(reply: Any) -> set[bytes] | Refusal:
         found = NameLook.read(reply)
-        claims = found.claims if found.kind in _RELEASES else ()
+        if found.kind not in (*_KEPT[kind.value_type], "none"):
+            return WRONG_TYPE
+        claims = [claim for claim in found.claims if claim.mode == _MODES[kind.mode]]
         # All readers count as one.
-        return {kind.noun if claim.mode else claim.owner for claim in claims if claim.mode == _MODES[kind.mode]}
+        return {b"readers" if claim.mode else contender_of(claim.raw) for claim in claims}
 
     def most(tally: Tally) -> int:
         return max(Counter(owner for owners in tally.grants for owner in owners).values(), default=0)
@@ -208,6 +225,8 @@ def is_held(session: Session, kind: ClaimKind, name: str | bytes, keys: LockKeys
     tally = yield from broadcast(_look(session, keys, owner, parse, most=2)._replace(decide=decide))
     if tally.without_quorum:
         raise no_quorum(name, tally)
+    if tally.refusals.count(WRONG_TYPE) > len(tally.nodes) - tally.quorum:
+        raise type_error(name, tally, kind.label) or no_quorum(name, tally)
     # An owner with a minority may have the silent nodes too. Then no other owner can get it, so it counts as held.
     silent = len(tally.nodes) - tally.granted - tally.refused
     return tally.granted > 0 and most(tally) + silent >= tally.quorum
@@ -237,7 +256,8 @@ def force_release(session: Session, kind: ClaimKind, name: str | bytes, keys: Lo
         seen = [(claim, look) for look in tally.grants for claim in look.claims if claim.mode == _MODES[kind.mode]]
         claims = dict.fromkeys(kind.mode + claim.raw for claim, _ in seen)
         freed = yield from release_claims(session, kind, name, keys, owner, claims=claims)
-        held = held or freed
+        # As the nodes said, not as they replied to the releases: the one that had a claim may reply last.
+        held = held or bool(claims)
         # If a node has more than it lists, look again.
         if not freed or all(look.held <= _MOST for _, look in seen):
             return held

@@ -169,7 +169,7 @@ class Claims:
         return self.node.run("lock_release", keys.all, owner, count, keys.channel)
 
     def abandon(self, owner=ME, *, leave=False, keys=KEYS):
-        return self.node.run("lock_abandon", keys.all, owner, int(leave))
+        return self.node.run("lock_abandon", keys.all, owner, int(leave), keys.channel)
 
     def renew(self, *claims, guarded=False):
         """Renew claims, each a tuple: name of the lock, owner, count, lease."""

@@ -96,6 +96,7 @@ def test_keys_are_spelled_as_documented():
         "places": b"redsync_places:{redsync:x}",
         "channel": b"redisson_lock__channel:{redsync:x}",
         "token": b"redsync_token:{redsync:x}",
+        "foreign_token": b"redisson_lock_token:{redsync:x}",
         "all": (b"redsync:x", b"redsync_queue:{redsync:x}", b"redsync_places:{redsync:x}"),
         "held": (b"redsync:x",),
         "hold": b"redsync:x",

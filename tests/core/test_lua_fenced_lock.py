@@ -9,6 +9,7 @@ from redsync._core.memory import BIRTH_KEY
 from tests.core.conftest import KEYS, LEASE, ME, PLACE, guard_of, wake_channel
 
 OTHER = b"client-b:1"
+TOKENS = KEYS.foreign_token, KEYS.token
 DAY = 86_400_000
 
 
@@ -18,12 +19,12 @@ class FencedNode:
 
     def acquire(self, owner=ME, known=0, *, count=1, lease=LEASE, guard=0):
         return self.node.run(
-            "fenced_lock_acquire", (KEYS.lock, KEYS.token), owner, count, lease, guard_of(guard) or "0,-,", known
+            "fenced_lock_acquire", (KEYS.lock, *TOKENS), owner, count, lease, guard_of(guard) or "0,-,", known
         )
 
     def queue(self, owner=ME, known=0, ask_id=0):
         words = owner, 1, LEASE, "0,-,", PLACE, 0, wake_channel(owner), ask_id, known
-        return self.node.run("fenced_lock_acquire", (*KEYS.all, KEYS.token), *words)
+        return self.node.run("fenced_lock_acquire", (*KEYS.all, *TOKENS), *words)
 
     def reenter(self, owner=ME, count=2):
         return self.node.run("fenced_lock_acquire", (KEYS.lock,), owner, count, LEASE, 0)

@@ -177,7 +177,7 @@ INITIALIZED = {
     "a lock": (STAYS, STAYS, STAYS),
     "original soon -": (STAYS, STAYS, STAYS),
 }
-"""What the key has, and which record it gets at each step: a look, as newborn, as original."""
+"""The value at the key, and the record that each step writes: a look, as newborn, as original."""
 
 
 @pytest.mark.parametrize("had", INITIALIZED)

@@ -179,18 +179,18 @@ FOREIGN = [b"any value", b"", b":7", f"{CLIENT}:".encode(), f" {CLIENT}:7:1".enc
 
 
 @pytest.mark.parametrize("owner", [OWNER, *FOREIGN])
-def test_inspect_shows_the_record_of_the_holders_client_and_no_other(claims, owner):
+def test_inspect_shows_the_record_of_the_holders_client_and_no_other(mutexes, owner):
     def record():
-        return holders(claims)[1][0][4]
+        return holders(mutexes)[1][0][4]
 
-    claims.put(owner)
-    announce(claims, "")
-    announce(claims, CLIENT.replace("2", "3"))
+    mutexes.put(owner)
+    announce(mutexes, "")
+    announce(mutexes, CLIENT.replace("2", "3"))
     assert record() == b"", "nothing is known yet"
-    announce(claims)
+    announce(mutexes)
     assert record() == (b"a record" if owner == OWNER else b"")
-    claims.redis.delete(client_key(CLIENT))
-    claims.redis.rpush(client_key(CLIENT), "a record")
+    mutexes.redis.delete(client_key(CLIENT))
+    mutexes.redis.rpush(client_key(CLIENT), "a record")
     assert record() == b"", "that is none"
 
 

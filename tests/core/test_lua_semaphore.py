@@ -260,7 +260,7 @@ ROOM = {
     "an expiry, noticed by an ask": (lambda sem: (sem.expire(A), sem.ask(D)), [B, C]),
     "an expiry, noticed by a look": (lambda sem: (sem.expire(A), sem.look()), [B, C]),
 }
-"""What makes room, and which waiters it wakes."""
+"""Actions that make room, and the waiters that each one wakes."""
 
 
 @pytest.mark.parametrize("what", ROOM)

@@ -201,7 +201,7 @@ def test_node_that_remembers_too_little_gets_no_new_claims_but_everything_else(d
     ],
 )
 def test_forgetful_node_has_no_vote_and_is_left_out_for_as_long_as_it_says(desk, link_set, fars, *, age, reason, since):
-    """What no node says costs it only that vote."""
+    """A reply that no node sends costs only that vote."""
     request = desk.ask(link_set, guard=30.0)
     fars[1].say(f"-FORGETFUL {age}\r\n".encode())
     hear(link_set)

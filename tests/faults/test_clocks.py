@@ -295,7 +295,7 @@ with Client(urls, lease=6.0, restart_guard=0) as client, client.get_lock("held")
             time.sleep(0.01)
     print(hold.lost)
 """
-"""Holds a lock, and waits for another one in vain, while its wall clock jumps."""
+"""Holds a lock, and fails to acquire another one, while its wall clock jumps."""
 
 
 def test_jumps_of_the_clients_wall_clock_change_nothing(nodes, make_client, faketime, tmp_path):

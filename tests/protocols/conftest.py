@@ -188,7 +188,7 @@ class Toy:
                 if command is None:
                     return "ask nothing"
                 text = f"{'ask' if isinstance(effect, Broadcast) else 'tell'} {command.script.name}"
-                if command.script.name.endswith("_acquire") and len(command.keys) > 2:
+                if command.script.name.endswith("_acquire") and any(b"_queue:" in key for key in command.keys):
                     text += " for a place"
                 if command.script.name.endswith("_abandon") and command.args[1]:
                     text += ", leave"

@@ -16,7 +16,19 @@ from redsync._protocols.lock import FAIR_LOCK, LOCK
 from redsync._protocols.semaphore import SEMAPHORE
 from redsync._protocols.slot_claims import SlotClaim
 from redsync.exceptions import KeyTypeError, QuorumError
-from tests.support.toy_replies import NEW, SPLIT, WRONG_TYPE, A, B, busy, held, waiting_script, without_quorum, won
+from tests.support.toy_replies import (
+    NEW,
+    SPLIT,
+    WRONG_TYPE,
+    A,
+    B,
+    busy,
+    held,
+    kind_there,
+    waiting_script,
+    without_quorum,
+    won,
+)
 
 ALL = 0b11111
 LEASE, DRIFT = 30.0, 0.302
@@ -101,7 +113,7 @@ def test_busy_lock_is_none_at_once_without_blocking(toy):
     assert toy.acquire(("ask lock_acquire", busy(toy)), "tell lock_abandon", timeout=0.0) is None
     (rollback,) = toy.told
     assert rollback.command.keys == toy.keys.all
-    assert rollback.command.args == (toy.owner.claim(1), 0)
+    assert rollback.command.args == (toy.owner.claim(1), 0, toy.keys.channel)
     assert (rollback.owner, rollback.deliver_to) == (toy.owner, ALL)
     assert rollback.deliver_until >= toy.now + LEASE
     assert len(toy.session.holds) == 0
@@ -222,8 +234,9 @@ def test_vote_counts_as_split_if_all_answered_and_no_owner_visibly_has_a_quorum(
 
 
 def test_key_of_another_type_is_an_error_at_once_even_when_blocking(toy):
-    with pytest.raises(KeyTypeError, match="another type") as caught:
-        toy.acquire(("ask lock_acquire", toy.all_say(WRONG_TYPE)), "tell lock_abandon")
+    with pytest.raises(KeyTypeError, match="the key of lock 'x'") as caught:
+        toy.acquire(("ask lock_acquire", toy.all_say(WRONG_TYPE)), "tell lock_abandon", kind_there(toy))
+    assert "holds a value of type list" in str(caught.value)
     assert caught.value.name == "x"
     assert len(caught.value.votes) == 5
 
@@ -231,12 +244,13 @@ def test_key_of_another_type_is_an_error_at_once_even_when_blocking(toy):
 def test_foreign_values_that_alone_keep_the_lock_away_are_an_error(toy):
     answers = toy.answers(WRONG_TYPE, NEW, NEW, "down", "down")
     with pytest.raises(KeyTypeError):
-        toy.acquire(("ask lock_acquire", answers), "tell lock_abandon")
+        toy.acquire(("ask lock_acquire", answers), "tell lock_abandon", kind_there(toy))
 
 
 def test_foreign_values_make_a_waiter_leave_its_queues(toy):
+    refused = "ask lock_acquire for a place", toy.all_say(WRONG_TYPE)
     with pytest.raises(KeyTypeError):
-        toy.acquire(("ask lock_acquire for a place", toy.all_say(WRONG_TYPE)), "tell lock_abandon, leave", crowded=True)
+        toy.acquire(refused, "tell lock_abandon, leave", kind_there(toy), crowded=True)
 
 
 # For a claim alone, or a moment later for a place too, if the latest acquire met others.

@@ -27,7 +27,7 @@ def fenced(toy):
 def test_quorum_that_agrees_needs_one_round(toy, fenced):
     state = fenced((ASK, toy.answers(7, 7, 7, 7, 7)))
     assert (state.fencing_token, state.count) == (7, 1)
-    assert toy.commands[0].keys == (toy.keys.lock, toy.keys.token)
+    assert toy.commands[0].keys == (toy.keys.lock, toy.keys.foreign_token, toy.keys.token)
     assert toy.commands[0].words == (toy.owner.claim(1), 1, 30_000, b"0,-,", 0), (
         "processes are named even without a guard"
     )
@@ -114,7 +114,7 @@ def test_waiter_that_gets_the_lock_by_hand_over_asks_for_a_token_with_its_claim(
     assert state.fencing_token == 7
     assert state.valid_until == pytest.approx(toy.tallies[-1].sent_at + 30.0 - 0.302)
     queued = toy.commands[1]
-    assert queued.keys == (*toy.keys.all, toy.keys.token)
+    assert queued.keys == (*toy.keys.all, toy.keys.foreign_token, toy.keys.token)
     assert queued.args[4:] == (3_000, 1, toy.owner.channel, b"1", 0)
     assert toy.waits[0].ask_id == b"1"
 

@@ -235,7 +235,7 @@ def test_release_of_a_hand_over_is_pending_for_all_nodes_that_may_keep_claim_or_
         (held(), held(), held(), held(), NEW),
         (held(), held(), held(), held(), None),
         (held(), held(), held(), held(), "reset by peer"),
-        (NEW, NEW, held(), held(), held(by=b"client-b:1")),
+        (NEW, NEW, held(), held(), held(by=b"client-b:1:1")),
     ],
 )
 def test_hand_over_after_a_rollback_does_not_count(toy, replies):

@@ -233,7 +233,7 @@ def test_lose_ends_a_hold_once_on_all_nodes_and_reports_it(toy):
     assert state.lost == "a reason"
     assert not state.valid(0.0)
     (undo,) = toy.told
-    assert undo.command.args == (toy.owner.claim(1), 1)
+    assert undo.command.args == (toy.owner.claim(1), 1, toy.keys.channel)
     assert undo.deliver_to == ALL
     assert undo.deliver_until == pytest.approx(1000.0 + KEPT)
     assert toy.events == [HoldLost("x", str(toy.owner), "a reason", state)]

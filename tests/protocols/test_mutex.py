@@ -26,7 +26,7 @@ def take(toy, possession, **fields):
     return toy.play(acquiring(toy, possession, **fields), ("ask mutex_acquire", toy.all_say(NEW)))
 
 
-def busy(toy, by=b"285475da-9152-4c83-822a-67ee2f116a79:1"):
+def busy(toy, by=b"285475da-9152-4c83-822a-67ee2f116a79:1:1"):
     return toy.all_say([20_000, by])
 
 

@@ -27,7 +27,7 @@ ALL, LEASE = 0b11111, 30.0
         ([held(by=A)] * 5, ALL),
         ([held(by=A), held(by=A), held(by=A), held(by=B), held(by=B)], ALL),
         ([held(by=A), held(by=A), held(by=A), held(by=A), WRONG_TYPE], ALL),
-        ([held(by=A), held(by=A), held(by=B), held(by=B), held(by=b"client-c:1")], ALL),
+        ([held(by=A), held(by=A), held(by=B), held(by=B), held(by=b"client-c:1:1")], ALL),
         ([held(by=A), held(by=A), held(by=A), "kept out", "kept out"], 0b00111),
     ],
 )
@@ -52,7 +52,7 @@ def test_round_is_rolled_back_if_a_node_may_have_granted(toy, last):
         crowded=True,
     )
     (rollback,) = toy.told
-    assert rollback.command.args == (toy.owner.claim(1), 0), "the place stays"
+    assert rollback.command.args == (toy.owner.claim(1), 0, toy.keys.channel), "the place stays"
     assert rollback.deliver_to == 0b11111
 
 

@@ -10,6 +10,7 @@ from redsync._protocols.shrinking import bits_of
 from redsync._protocols.slot_claims import SlotClaim, SlotRefusal, read_of_slots
 from redsync.exceptions import ConfigurationError, KeyTypeError
 from tests.support.slots import ASK, ROLLBACK, V1, ToySemaphore, full, got, other_limit
+from tests.support.toy_replies import kind_there
 
 # Winning.
 
@@ -98,7 +99,7 @@ def test_slots_chosen_under_a_limit_that_another_thread_finds_changed_are_not_as
 
 def test_foreign_value_is_an_error(semaphore):
     with pytest.raises(KeyTypeError, match="the key of semaphore 'x'"):
-        semaphore.play((ASK, semaphore.toy.all_say(0)))
+        semaphore.play((ASK, semaphore.toy.all_say(0)), kind_there(semaphore.toy))
 
 
 # The limit.

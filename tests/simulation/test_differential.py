@@ -342,7 +342,7 @@ class Chance:
         return lock.all, (self.of(OWNERS), self.of([0, 0, 1, 2]), lock.channel)
 
     def lock_abandon(self):
-        return self.lock.all, (self.of(OWNERS), self.of([0, 1]))
+        return self.lock.all, (self.of(OWNERS), self.of([0, 1]), self.lock.channel)
 
     def lock_renew(self):
         keys = tuple(lock.lock for lock in self.some([self.lock, self.lock, *LOCKS]))

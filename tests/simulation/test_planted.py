@@ -138,7 +138,7 @@ MISTAKES = [
         "a rollback drops the claims of others", Exclusion, "is held by", 1,
         scripts=script(
             "lock_abandon",
-            ("redis.call('hexists', KEYS[1], ARGV[1]) == 1", "redis.call('exists', KEYS[1]) == 1"),
+            ("redis.call('hdel', KEYS[1], ARGV[1]) == 1", "redis.call('del', KEYS[1]) == 1"),
         ),
     ),
     Mistake(
@@ -302,7 +302,7 @@ MISTAKES = [
         patch=around(Window, "needed", lambda needed: lambda *args: needed(*args) + 0.3),
     ),
     Mistake(
-        "time until room is told as half of it", RetryAfterAccuracy, "has room in .* and was refused", 27, "limiter",
+        "reported time until room is half of it", RetryAfterAccuracy, "has room in .* and was refused", 27, "limiter",
         patch=around(Window, "room_after", lambda ours: lambda *args: ours(*args) / 2),
     ),
     # Latches.

@@ -1,6 +1,6 @@
 """Programs in virtual time: asyncio code runs unchanged by its machine's clock, and ends when it should.
 
-What the trace says, and what a crashed machine does, show the stories in `tests/scenarios`.
+The stories in `tests/scenarios` show the contents of a trace, and the actions of a crashed machine.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """The schedule of a run: each trouble and its time, as a pure function of the seed.
 
 Troubles of nodes come in rounds: two nodes at most are in trouble, and the next round begins when they are healthy
-again. This keeps redsync's condition: a majority is always healthy. Beside them, one client after the other has
+again. This keeps redsync's condition: a majority is always healthy. At the same time one client after the other has
 trouble. Kinds are dealt like cards, so that each comes up once before any comes up again.
 
 All instants are seconds from the start of the run; the nemesis never lets two faults come closer than planned here.

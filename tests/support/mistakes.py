@@ -252,7 +252,7 @@ LEAVE_RELEASED = "    redis.call('zrem', KEYS[2], waiter)\n    redis.call('hdel'
 QUEUE_UP = "redis.call('zadd', KEYS[2], score, waiter)"
 AS_THEY_CAME = "redis.call('zadd', KEYS[2], 'NX', score + redis.call('zcard', KEYS[2]) / 1000, waiter)"
 WHOLE = ("'withscores')[2]) or 0", "'withscores')[2] or '0')\n  highest = math.floor(highest)")
-GRANT_TO_ANY_OWNER = script("fair_lock_acquire", ("if head and head ~= waiter then", "if false then"))
+GRANT_TO_ANY_OWNER = script("fair_lock_acquire", ("if free and head and head ~= waiter then", "if false then"))
 WRITE_NO_TICKET = script("fair_lock_acquire", (QUEUE_UP, ""))
 
 UNHEEDED_WRITER = script(

@@ -1,7 +1,7 @@
 """The toy's nodes' frequent replies to an acquire."""
 
 NEW, OURS, WRONG_TYPE = 1, 2, 0
-A, B = b"client-a:1", b"client-b:1"
+A, B = b"client-a:1:1", b"client-b:1:1"
 LOSS = ("tell lock_abandon, leave", "notify HoldLost")
 """The effects by which a hold is lost, and that is reported."""
 SPLIT = (NEW, NEW, [20_000, A], [20_000, B], [20_000, B])
@@ -32,3 +32,8 @@ def waiting_script(toy):
 
 def without_quorum(toy):
     return toy.all_say("down", sent=0)
+
+
+def kind_there(toy, kind=b"list"):
+    """The look that names what is at the key, for an error, and its replies."""
+    return "ask name_inspect", toy.all_say([kind, [], 0, [], 0, 0, 0, []])

@@ -167,7 +167,7 @@ class Liveness(OwnChecker):
                 yield f"{key.decode(errors='replace')!r} has been free for {lasted:.3f} s, and no waiter gets it"
 
     def _held(self) -> set[bytes]:
-        """Return the keys that anybody believes to hold."""
+        """Return the keys that some owner believes it holds."""
         return {
             state.keys.lock
             for machine in self.sim.machines
