@@ -1,9 +1,9 @@
 """Show the calls of each class in a table in the API reference, when mkdocs builds the pages.
 
-Below the heading of each class that exists in both flavours it adds a table: each call, whether asyncio awaits it, and
-its effect. Calls of asyncio are described only where they differ. A class that has what
-another one has refers to it. A class that has a section of its own gets no second heading, and the table of contents
-lists classes but not their methods. mkdocs calls the functions `on_...`; see `hooks` in mkdocs.yml.
+Below the heading of each class that exists in both flavours it adds a table: each call, marked if asyncio awaits it,
+and its effect. Calls of asyncio are described only where they differ. A class that has the calls of another one refers
+to it. A class that has a section gets no second heading, and the table of contents lists classes but not their methods.
+mkdocs calls the functions `on_...`; see `hooks` in mkdocs.yml.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ def _table(name: str) -> Iterator[str]:
     if (like := _like(plain, methods)) is not None:
         yield from (f"All calls are those of [`{like}`][redsync.{like}].", "")
         return
-    rows = [f"| {_call(plain, each)} | {_awaited(plain, twin, each)} | {_effect(plain, each)} |" for each in methods]
+    rows = [f"| {_call(plain, twin, each)} | {_effect(plain, each)} |" for each in methods]
     if hasattr(plain, "__enter__"):
-        rows.insert(0, f"| `with {_variable(name)}:` | `async\u00a0with` | |")
+        rows.insert(0, f"| `with {_variable(name)}:` *async* | |")
     if rows:
-        yield from (f"| `{name}` | `Async{name}` | |", "|---|---|---|", *rows, "")
+        yield from (f"| `{name}`, `Async{name}` | |", "|---|---|", *rows, "")
 
 
 def _like(value: type, methods: list[str]) -> str | None:
@@ -102,17 +102,12 @@ def _methods(value: type) -> Iterator[str]:
             yield name
 
 
-def _call(value: type, name: str) -> str:
-    return f"[`{name}({_arguments(getattr(value, name))})`][redsync.{value.__name__}.{name}]"
-
-
-def _awaited(plain: type, twin: type, name: str) -> str:
-    """Return how asyncio calls a method: with its arguments only if they differ."""
-    other = getattr(twin, name)
-    arguments = _arguments(other)
-    differs = f"{name}({arguments})" if arguments != _arguments(getattr(plain, name)) else ""
-    words = " ".join(["await"] * inspect.iscoroutinefunction(other) + [differs] * bool(differs))
-    return f"`{words}`" if words else "the same"
+def _call(plain: type, twin: type, name: str) -> str:
+    """Return how a method is called, with a mark if asyncio awaits it."""
+    method, other = getattr(plain, name), getattr(twin, name)
+    assert _arguments(method) == _arguments(other), f"the twins of {plain.__name__}.{name} differ"
+    awaited = " *await*" if inspect.iscoroutinefunction(other) else ""
+    return f"[`{name}({_arguments(method)})`][redsync.{plain.__name__}.{name}]{awaited}"
 
 
 def _effect(value: type, name: str) -> str:
