@@ -55,7 +55,7 @@ check: $(VENV)/.dev  ## check style, types, architecture and documentation
 	@$(BIN)/python tools/figures.py --check
 	@$(BIN)/python tools/dashboard.py --check
 	@$(BIN)/python tools/dashboard_picture.py --check
-	@$(BIN)/python tools/card.py --check
+	@$(BIN)/python tools/llms.py --check
 	@$(BIN)/python tools/words.py
 	@$(BIN)/python tools/budgets.py
 	@$(BIN)/mypy
@@ -82,12 +82,12 @@ peers: $(VENV)/.test  ## install other libraries for `make bench`, each in its o
 	@if command -v npm >/dev/null; then echo "installing node-redlock"; npm install --silent --no-audit --no-fund \
 	  --prefix .venv/peers/node-redlock redlock@4.2.0 ioredis@5; else echo "left out: node-redlock (no npm)"; fi
 
-docs: $(VENV)/.docs $(if $(DEMO),$(VENV)/.demo)  ## generate figures, dashboard, quick reference and site/; DEMO=1 draws a new run
+docs: $(VENV)/.docs $(if $(DEMO),$(VENV)/.demo)  ## generate figures, dashboard, llms.txt and site/; DEMO=1 draws a new run
 	@$(if $(DEMO),$(BIN)/python tools/demo_picture.py --seconds 6 docs/figures/demo.svg)
 	@$(BIN)/python tools/figures.py
 	@$(BIN)/python tools/dashboard.py
 	@$(BIN)/python tools/dashboard_picture.py
-	@$(BIN)/python tools/card.py
+	@$(BIN)/python tools/llms.py
 	@$(BIN)/mkdocs build --strict
 	@echo "open site/index.html"
 

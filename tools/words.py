@@ -96,6 +96,8 @@ ALLOWED: Final[dict[tuple[str, str], str]] = {
     ("tests/*.py", "everybody"): "name of a function",
     ("tests/scenarios/*.txt", "is told"): "grammar of scenarios",
     ("tests/simulation/scenario.py", "is told"): "grammar of scenarios",
+    ("docs/index.md", "who holds"): "a question",
+    ("docs/questions.md", "who holds"): "a question",
     ("tests/simulation/scenario.py", "who waits"): "grammar of scenarios",
     ("tests/simulation/*.py", "deafen"): "name of a method",
     ("redsync/_core/observing.py", "given back"): "value of an attribute",
