@@ -30,8 +30,6 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from itertools import pairwise
-from statistics import quantiles
 from typing import Final
 
 from rich.box import SIMPLE
@@ -70,7 +68,6 @@ _FAULTS: Final = {
 }
 """Each is a method of `LocalNodes`: after which share of the run, and what it does, for people."""
 _OUT: Final = {"kill": "killed", "pause": "hung"}
-_STORIES: Final = {"killed": "was killed and came back empty", "hung": "hung for a while"}
 
 _ZEROS: Final = ("overlaps", "lost updates", "zombie keys")
 
@@ -92,10 +89,9 @@ class Attempt:
         outcome: "held", "lost" if the lock said so, "timeout" or "no quorum".
         granted: The instant at which the worker had the lock; 0 if it never had.
         ended: The instant until which it certainly held: it began to release, or had last seen a hold valid that it
-            lost or could not re-enter. The end of an attempt that failed.
+            lost. The end of an attempt that failed.
         kept: True if the hold was valid after that.
         written: The number that it wrote to the counter; 0 for none.
-        reentries: How often it took the lock again.
     """
 
     worker: int
@@ -106,7 +102,6 @@ class Attempt:
     ended: int = 0
     kept: bool = False
     written: int = 0
-    reentries: int = 0
 
     def __str__(self) -> str:
         return f"worker {self.worker} from {self.granted} to {self.ended} ns"
@@ -134,7 +129,7 @@ class Report:
         begin: The start of the run, in ns on the workers' clock.
         holds: The attempts that acquired, for each lock, in the order of their grants.
         overlaps: The pairs of holds of one lock at one instant.
-        counts: How often what happened.
+        counts: How often what happened; the last three must be 0.
         evidence: The sentences about broken promises, at most a screen of lines; empty if none was broken.
     """
 
@@ -153,10 +148,10 @@ class Report:
         lost = list(map(lost_updates, self.holds, self.counters))
         self.counts = {
             "acquisitions": len(ordered),
-            "re-entries": sum(each.reentries for each in self.attempts),
             "QuorumErrors seen": outcomes.count("no quorum"),
             "timeouts": outcomes.count("timeout"),
             "lost holds": outcomes.count("lost"),
+            "faults injected": len(self.outages),
             "overlaps": len(self.overlaps),
             "lost updates": sum(lost),
             "zombie keys": sum(map(len, self.zombies.values())),
@@ -168,27 +163,6 @@ class Report:
         for node, keys in self.zombies.items():
             self.evidence += [f"zombie key on node {node + 1}: {key.decode(errors='replace')}" for key in keys[:_SHOWN]]
 
-    def rows(self) -> list[tuple[str, str]]:
-        """Return the rows of the table, each with a caption and a figure; the last three figures must be 0."""
-        turns = [pair for holds in self.holds for pair in pairwise(holds)]
-        waits = [hold.granted - hold.asked for holds in self.holds for hold in holds]
-        percentiles = quantiles(waits, n=100) if len(waits) > 1 else [0.0] * 99
-        changes = sum(one.worker != other.worker for one, other in turns)
-        longest = max((other.granted - one.ended for one, other in turns), default=0)
-        count = {caption: f"{count:,}" for caption, count in self.counts.items()}
-        return [
-            ("acquisitions", count["acquisitions"]),
-            ("re-entries", count["re-entries"]),
-            ("hand-overs per second", f"{changes / self.seconds:,.0f}"),
-            ("wait p50, ms", f"{percentiles[49] / 1e6:,.1f}"),
-            ("wait p99, ms", f"{percentiles[98] / 1e6:,.1f}"),
-            ("longest pause of a lock, ms", f"{longest / 1e6:,.1f}"),
-            ("QuorumErrors seen", count["QuorumErrors seen"]),
-            ("timeouts, lost holds", f"{count['timeouts']}, {count['lost holds']}"),
-            ("faults injected", f"{len(self.outages)}"),
-            *((caption, count[caption]) for caption in _ZEROS),
-        ]
-
     def conclusion(self) -> str:
         """Return the run in one sentence."""
         acquisitions = self.counts["acquisitions"]
@@ -197,9 +171,8 @@ class Report:
             return f"{who} found a broken promise of redsync: please report this, with the output above."
         if not acquisitions:
             return f"{who} never got a lock, which proves nothing: the machine may be too busy."
-        stories = " and ".join(f"node {node + 1} {_STORIES[outage.what]}" for node, outage in self.outages.items())
         return (
-            f"{who} took {LOCKS} locks on {NODES} nodes {acquisitions:,} times{stories and f', while {stories}'}: "
+            f"{who} took {LOCKS} locks on {NODES} nodes {acquisitions:,} times: "
             f"never did two hold the same lock at once, no update was lost, and nothing was left behind."
         )
 
@@ -362,14 +335,12 @@ class Demo:
         for number, node in enumerate(observer.nodes()):
             state = Text(node.state, style=_COLOURS.get(node.state, ""))
             table.add_row(str(number + 1), node.address, state, out.get(number))
-        granted, recently = [each.granted for each in self._attempts if each.granted], _now_ns() - 10**9
-        recent = sum(instant > recently for instant in granted)
+        held = sum(each.granted > 0 for each in self._attempts)
         failed = sum(each.outcome != "held" for each in self._attempts)
-        elapsed = min(elapsed, self._seconds)
-        rest = f" acquisitions, {recent:,} per second, {failed} attempts failed, {elapsed:.1f} of {self._seconds:g} s"
+        text = f"{held:,} acquisitions, {failed} attempts failed, {elapsed:.1f} of {self._seconds:g} s"
         progress = Table.grid()  # puts the bar on a separate line
-        progress.add_row(ProgressBar(total=self._seconds, completed=elapsed, width=60))
-        progress.add_row(Text.assemble((f"{len(granted):,}", "bold"), rest))
+        for row in (ProgressBar(total=self._seconds, completed=elapsed, width=60), Text(text)):
+            progress.add_row(row)
         self._live.update(Group(table, progress))
 
     def _inject(self, elapsed: float) -> None:
@@ -405,9 +376,8 @@ def show(report: Report) -> None:
     """Print the report; the figures that must be 0 are green or red."""
     table = Table("", "", box=SIMPLE, show_header=False)
     table.columns[1].justify = "right"
-    for caption, figure in report.rows():
-        style = f"bold {_GOOD if figure == '0' else 'red'}" if caption in _ZEROS else ""
-        table.add_row(caption, figure, style=style)
+    for caption, count in report.counts.items():
+        table.add_row(caption, f"{count:,}", style=f"bold {'red' if count else _GOOD}" if caption in _ZEROS else "")
     write_table(table)
     put(*report.evidence, report.conclusion())
 
@@ -424,9 +394,6 @@ def attempt(client: Client, counters: int, worker: int, rng: random.Random) -> A
             attempt.granted = attempt.ended = _now_ns()
             value = _counter(counters, attempt.lock) + 1
             time.sleep(rng.uniform(0.001, 0.002))
-            for _ in range(rng.randrange(3)):
-                with lock:
-                    attempt.reentries += 1
             # The instant first: a hold that is valid after it was valid at it.
             instant = _now_ns()
             if hold.remaining() > _MARGIN:

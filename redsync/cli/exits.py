@@ -23,13 +23,16 @@ ENDED: Final = 124  # redsync ended the command: its lock was lost, or `--max-ho
 FAILED: Final = 125  # redsync itself failed
 NOT_EXECUTABLE: Final = 126  # the command was found but can't be executed
 NOT_FOUND: Final = 127  # the command was not found
-SIGNALLED: Final = 128
-"""Plus n: ended by signal n."""
+SIGNALLED: Final = 128  # plus n: ended by signal n
 INTERRUPTED: Final = SIGNALLED + 2
 BROKEN_PIPE: Final = SIGNALLED + 13
 
 UNREADABLE: Final = "unreadable answer"
 """The start of a node's error if no server with our scripts would give its answer."""
+
+
+NO_TLS: Final = "its port does not speak TLS"  # an error of a node whose URL has the wrong scheme, as the next one
+ONLY_TLS: Final = "its port speaks TLS"
 
 
 class SetupError(Exception):
@@ -42,10 +45,6 @@ class SetupError(Exception):
     def __init__(self, message: str, status: int = USAGE) -> None:
         super().__init__(message)
         self.status = status
-
-
-class OutputError(SetupError):
-    """Standard output can't be written, so the command's result is lost."""
 
 
 def state_of(error: str) -> str:

@@ -93,7 +93,7 @@ def test_wrong_usage_ends_with_status_64(arguments, said, capsys):
 def test_status_is_the_status_of_the_command(command):
     got = command(7)
     assert main(["dev", "-n", "3"]) == 7
-    assert got == [argparse.Namespace(command="dev", json=False, nodes=3, wrapped=[])]
+    assert got == [argparse.Namespace(command="dev", json=False, nodes=3)]
 
 
 @pytest.mark.parametrize(("error", "status"), [(SetupError("no nodes"), 64), (SetupError("no nodes", 78), 78)])
@@ -134,11 +134,6 @@ def test_every_inspecting_command_takes_json_and_refuses_unknown_options(argumen
         main([*arguments, "--json", "--nonsense"])
     assert end.value.code == 64
     assert "unrecognized arguments: --nonsense" in capsys.readouterr().err
-
-
-def test_words_after_dashes_belong_to_the_wrapped_command(monkeypatch):
-    monkeypatch.setattr("redsync.cli.lock_command.run", lambda options: options.wrapped == ["ls", "-v", "--", "-x"])
-    assert main(["lock", "x", "--", "ls", "-v", "--", "-x"])
 
 
 def test_interrupted_command_ends_with_status_130(command, capsys):

@@ -153,12 +153,6 @@ def test_doctor_finds_a_user_who_may_run_no_scripts(server_path, redsync):
         assert any("does not run our scripts" in text for text in problems(done)[0])
 
 
-def test_doctor_with_a_wrong_password_ends_with_status_77(server_path, redsync):
-    with LocalNodes(1, server=server_path, config={"requirepass": "right"}) as one:
-        done = redsync("doctor", "--json", "--url", one.urls[0])
-        assert done.status == 77
-
-
 def test_doctor_with_an_invalid_guard_ends_with_status_78(redsync):
     done = redsync("doctor", REDSYNC_RESTART_GUARD="soon")
     assert done.status == 78
