@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 
-__all__ = ["Claim", "ClientRecord", "contender_of", "digests_of", "is_ours", "owner_of", "told_claim"]
+__all__ = ["LAYOUT", "Claim", "ClientRecord", "contender_of", "digests_of", "is_ours", "owner_of", "told_claim"]
 
 _CLAIM: Final = rb"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}:[0-9]+):[0-9]+"
 
@@ -128,6 +128,11 @@ class Claim(NamedTuple):
     remaining: float | None
     client: ClientRecord | None
     raw: bytes
+
+    @property
+    def contender(self) -> str | bytes:
+        """Its owner, but one name for all of Redisson, see `contender_of`."""
+        return self.owner if is_ours(self.raw) else contender_of(self.raw)
 
     @property
     def held_since(self) -> float | None:

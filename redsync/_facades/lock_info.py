@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Self
 
-from redsync._core.client_records import Claim, contender_of, is_ours
+from redsync._core.client_records import Claim
 from redsync._core.quorum import Tally, Vote
 from redsync._protocols.surveys import NameLook
 from redsync.exceptions import QuorumError
@@ -73,8 +73,7 @@ class LockInfo:
         by_owner: dict[tuple[str | bytes, str | None], list[Claim]] = {}
         for look in looks:
             for claim in look.claims:
-                owner = claim.owner if is_ours(claim.raw) else contender_of(claim.raw)
-                by_owner.setdefault((owner, claim.mode), []).append(claim)
+                by_owner.setdefault((claim.contender, claim.mode), []).append(claim)
         holders = [_holder(held, tally) for held in by_owner.values() if len(held) >= tally.quorum]
         kinds = Counter(look.kind for look in looks if look.kind != "none")
         kind = kinds.most_common(1)[0][0] if kinds else "none"

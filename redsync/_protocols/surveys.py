@@ -281,12 +281,12 @@ def release_claims(
     return held
 
 
-def look_command(prefix: bytes, name: bytes, most: int = 100) -> Command:
+def look_command(prefix: bytes, name: bytes, most: int = 100, *, endless: bool = False) -> Command:
     """Return the command that asks what a node keeps under a name; `NameLook.read` reads the reply.
 
-    The node lists at most `most` holders, and as many waiters.
+    The node lists at most `most` holders, and as many waiters. If `endless`, a lock may be one that never expires.
     """
-    return Command(INSPECT, LockKeys.of(prefix, name).everything, (most, most))
+    return Command(INSPECT, LockKeys.of(prefix, name).everything, (most, most, 1) if endless else (most, most))
 
 
 def break_commands(prefix: bytes, name: bytes, kind: str, claim: bytes) -> list[Command]:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from redsync.cli.arguments import COMMANDS, parse
-from redsync.cli.exits import BROKEN_PIPE, FAILED, INTERRUPTED, UNAVAILABLE, OutputError, SetupError, status_of
+from redsync.cli.exits import BROKEN_PIPE, FAILED, INTERRUPTED, UNAVAILABLE, SetupError, status_of
 from redsync.cli.output import open_streams, warn
 from redsync.exceptions import RedsyncError
 
-EXTRAS = {"rich": "cli", "prometheus_client": "prometheus"}
+EXTRAS = {"rich": "cli", "shtab": "cli", "prometheus_client": "prometheus"}
 """For each optional package the extra that installs it."""
 
 
@@ -29,13 +29,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         ours = f"redsync {options.command}"
         module, function = COMMANDS[options.command].split(".")
         status: int = getattr(import_module(f"redsync.cli.{module}"), function)(options)
-    except OutputError as error:
+    except SetupError as error:
         # The reader may have closed our output (`redsync demo | head`): not worth a message.
         if error.status != BROKEN_PIPE:
-            warn(f"redsync: {error}")
-        return error.status
-    except SetupError as error:
-        warn(*f"{ours}: {error}".split("\n"))
+            warn(*f"{ours}: {error}".split("\n"))
         return error.status
     except (RedsyncError, OSError) as error:
         warn(f"{ours}: {error}")

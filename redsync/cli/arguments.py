@@ -10,8 +10,12 @@ import argparse
 import math
 import os
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
+from urllib.parse import urlsplit
 
+from redsync import __version__
 from redsync._core.text import split_urls
 from redsync.cli.exits import BUSY, UNCONFIGURED, USAGE, SetupError
 from redsync.cli.output import put, tell, warn, write
@@ -36,6 +40,9 @@ COMMANDS: Final = {
 class _Parser(argparse.ArgumentParser):
     """Exits with our own status on wrong arguments, and writes through `output`."""
 
+    def format_help(self) -> str:
+        return f"{super().format_help()}\n{_DOCS}\n"
+
     def error(self, message: str) -> NoReturn:
         tell(self.format_usage())
         warn(f"{self.prog}: {message}")
@@ -46,30 +53,39 @@ class _Parser(argparse.ArgumentParser):
         write(message)
 
 
-class _Version(argparse.Action):
-    """Prints the version, read only on request: the metadata costs more than all other options together."""
+class _Print(argparse.Action):
+    """Prints a shell's completion, or the version."""
 
-    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-        from importlib.metadata import version
+    def __call__(self, parser: argparse.ArgumentParser, _: Any, shell: Any, *__: Any) -> None:
+        if shell:
+            import shtab
 
-        put(f"redsync {version('redsync-toolkit')}")
+            put(*shtab.complete(parser, shell).splitlines())
+        else:
+            put(f"redsync {__version__}")
         parser.exit()
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    """Return the options that the arguments give; `wrapped` has the words of a wrapped command, those after `--`.
+    """Return the options that the arguments give.
+
+    Of `redsync lock`, the first word after the name that is no option begins the command, as does `--`.
 
     Raises:
         SystemExit: The arguments were wrong (status 64), or asked for help or the version (status 0).
     """
-    # No option before the command takes a value, so the first word that is not an option is the command.
-    chosen = next((argument for argument in arguments if not argument.startswith("-")), None)
-    wrapped: list[str] = []
-    if chosen == "lock" and "--" in arguments:
-        end = arguments.index("--")
-        arguments, wrapped = arguments[:end], arguments[end + 1 :]
-    options = _parser().parse_args(arguments)
-    options.wrapped = wrapped
+    # No option before `lock` takes a value.
+    is_lock = next((argument for argument in arguments if not argument.startswith("-")), None) == "lock"
+    end = arguments.index("--") if is_lock and "--" in arguments else len(arguments)
+    parser = _parser()
+    options, unknown = parser.parse_known_args(arguments[:end])
+    if unknown:
+        advice = (
+            "; if it belongs to the command, put -- before the command" if is_lock and end == len(arguments) else ""
+        )
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{advice}")
+    if is_lock:
+        options.wrapped += arguments[end:] if options.wrapped else arguments[end + 1 :]
     return options
 
 
@@ -89,14 +105,11 @@ def name_of(text: str) -> str | bytes:
 
 def address(text: str) -> tuple[str, int]:
     """Return host and port of `HOST:PORT`; brackets enclose an IPv6 address."""
-    host, colon, port = text.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        host = ""
-    if not (host and colon and port.isascii() and port.isdigit() and int(port) < 65536):
-        raise argparse.ArgumentTypeError(f"must be HOST:PORT, such as 127.0.0.1:9465 or [::1]:9465, not {text!r}")
-    return host, int(port)
+    with suppress(ValueError):
+        parts = urlsplit(f"//{text}")
+        if parts.hostname and parts.port is not None:
+            return parts.hostname, parts.port
+    raise argparse.ArgumentTypeError(f"must be HOST:PORT, such as 127.0.0.1:9465 or [::1]:9465, not {text!r}")
 
 
 def whole(least: int, most: int | None = None) -> Callable[[str], int]:
@@ -104,10 +117,9 @@ def whole(least: int, most: int | None = None) -> Callable[[str], int]:
     allowed = f"of {least} or more" if most is None else f"from {least} to {most:,}"
 
     def read(text: str) -> int:
-        number = int(text) if text.isascii() and text.isdigit() else None
-        if number is None or number < least or (most is not None and number > most):
-            raise argparse.ArgumentTypeError(f"must be a whole number {allowed}, not {text!r}")
-        return number
+        if text.isascii() and text.isdigit() and least <= int(text) <= (int(text) if most is None else most):
+            return int(text)
+        raise argparse.ArgumentTypeError(f"must be a whole number {allowed}, not {text!r}")
 
     return read
 
@@ -118,13 +130,11 @@ def seconds(least: float | None = None) -> Callable[[str], float]:
     allowed += f" of {least:g} or more" if least else ""
 
     def read(text: str) -> float:
-        try:
+        with suppress(ValueError):
             number = float(text)
-        except ValueError:
-            number = math.nan
-        if not math.isfinite(number) or (number <= 0 if least is None else number < least):
-            raise argparse.ArgumentTypeError(f"must be {allowed}, not {text!r}")
-        return number
+            if math.isfinite(number) and (number > 0 if least is None else number >= least):
+                return number
+        raise argparse.ArgumentTypeError(f"must be {allowed}, not {text!r}")
 
     return read
 
@@ -166,9 +176,9 @@ def _parser() -> argparse.ArgumentParser:
         prog="redsync",
         description="Run commands under distributed locks on independent Redis masters, and inspect these locks.",
     )
-    parser.add_argument(
-        "--version", action=_Version, nargs=0, default=argparse.SUPPRESS, help="show the version and exit"
-    )
+    add = partial(parser.add_argument, default=argparse.SUPPRESS)
+    add("--version", action=_Print, nargs=0, help="show the version and exit")
+    add("--completion", action=_Print, choices=("bash", "zsh", "fish"), help="print a shell's completion and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", required=True)
     _add_lock(commands)
     _add_inspecting(commands)
@@ -184,34 +194,24 @@ def _add(commands: Any, command: str, summary: str, *parents: argparse.ArgumentP
     return parser
 
 
-def _options() -> argparse.ArgumentParser:
-    """Return an empty set of options that several commands share."""
-    return argparse.ArgumentParser(add_help=False)
+_options: Final = partial(argparse.ArgumentParser, add_help=False)  # a set of options that several commands share
 
 
 def _add_nodes(parser: argparse.ArgumentParser) -> None:
     """Add the options that choose the nodes."""
-    group = parser.add_argument_group("nodes")
-    group.add_argument(
-        "--url",
-        action="append",
-        default=[],
-        metavar="URL",
-        dest="urls",
-        help="a node's URL, or several separated by commas; repeatable (default: REDSYNC_URLS)",
-    )
+    add = parser.add_argument_group("nodes").add_argument
+    text = "a node's URL, or several separated by commas; repeatable (default: REDSYNC_URLS)"
+    add("--url", action="append", default=[], metavar="URL", dest="urls", help=text)
     prefix = os.environ.get("REDSYNC_PREFIX", "redsync:")
-    group.add_argument("--prefix", default=prefix, help="prefix of all keys (default: REDSYNC_PREFIX, or redsync:)")
+    add("--prefix", default=prefix, help="prefix of all keys (default: REDSYNC_PREFIX, or redsync:)")
 
 
 def _matching(limit: int) -> argparse.ArgumentParser:
     options = _options()
-    options.add_argument(
-        "pattern", nargs="?", default="*", metavar="PATTERN", help="pattern of names, with * ? [a-z] (default: all)"
-    )
-    options.add_argument(
-        "--limit", type=whole(1), default=limit, metavar="N", help=f"the most names to query (default: {limit:,})"
-    )
+    text = "pattern of names, with * ? [a-z] (default: all)"
+    options.add_argument("pattern", nargs="?", default="*", metavar="PATTERN", help=text)
+    text = f"the most names to query (default: {limit:,})"
+    options.add_argument("--limit", type=whole(1), default=limit, metavar="N", help=text)
     return options
 
 
@@ -225,9 +225,8 @@ def _add_inspecting(commands: Any) -> None:
     json, nodes, named = _options(), _options(), _options()
     json.add_argument("--json", action="store_true", help="write JSON to standard output")
     _add_nodes(nodes)
-    nodes.add_argument(
-        "--timeout", type=seconds(), default=1.0, metavar="SECONDS", help="how long to wait for a node (default: 1)"
-    )
+    text = "how long to wait for a node (default: 1)"
+    nodes.add_argument("--timeout", type=seconds(), default=1.0, metavar="SECONDS", help=text)
     named.add_argument("name", metavar="NAME", help="the name, without the prefix")
 
     doctor = _add(commands, "doctor", "check each node and the deployment, and advise", nodes, json)
@@ -244,13 +243,8 @@ def _add_inspecting(commands: Any) -> None:
     _add_interval(top, 1.0)
     summary = "export the nodes' state to Prometheus, until SIGTERM or Ctrl-C"
     exporter = _add(commands, "exporter", summary, nodes, _matching(10_000))
-    exporter.add_argument(
-        "--listen",
-        type=address,
-        default=("127.0.0.1", 9465),
-        metavar="HOST:PORT",
-        help="address to serve on (default: 127.0.0.1:9465; port 0 picks a free port)",
-    )
+    text = "address to serve on (default: 127.0.0.1:9465; port 0 picks a free port)"
+    exporter.add_argument("--listen", type=address, default=("127.0.0.1", 9465), metavar="HOST:PORT", help=text)
     _add_interval(exporter, 5.0)
 
 
@@ -265,6 +259,8 @@ def _add_local(commands: Any) -> None:
     add("--seed", type=int, metavar="N", help="repeat the choices of an earlier run (random)")
 
 
+_DOCS: Final = "documentation: docs/cli/index.md in the repository and in the source distribution"
+
 _LOCK: Final = """\
 Run a command while holding a lock that all machines share, as flock(1) does
 on one machine.
@@ -275,32 +271,23 @@ them before anyone else can acquire the lock."""
 
 _LOCK_DETAILS: Final = """\
 the command:
-  It runs without a shell (but see -c), with its arguments unchanged and with
-  redsync's standard input, output and error. Its environment has
-  REDSYNC_LOCK_NAME, REDSYNC_OWNER and, for a fenced lock,
+  All after its first word belongs to it. It runs without a shell (but see -c).
+  Its environment has REDSYNC_LOCK_NAME, REDSYNC_OWNER and, for a fenced lock,
   REDSYNC_FENCING_TOKEN. redsync forwards TERM, INT, HUP and QUIT to it.
-  Processes that it leaves running have -k seconds to end by themselves; then
-  redsync ends them.
+  Processes that it leaves running have -k seconds to end by themselves.
 
 exit status:
-  the command's own, or 128 + n if signal n ended the command or the wait
-   64  wrong usage
-   69  too few nodes answer
-   75  busy: others hold the lock (-E changes this status)
-   77  the nodes refuse the password, or forbid a command
-   78  no nodes configured, or the name is another kind of lock
-  124  redsync ended the command: its lock was lost, or --max-hold had passed
-  125  redsync itself failed
-  126  the command can't be executed
-  127  the command was not found
+  the command's own, or 128 + n if signal n ended the command or the wait;
+   64 wrong usage         69 too few nodes answer    75 others hold the lock
+   77 access denied       78 bad settings, or the name is another kind of lock
+  124 redsync ended the command: its lock was lost, or --max-hold had passed
+  125 redsync failed     126 command can't run      127 command not found
 
 examples:
   Run a job on one of many machines whose crontabs fire within a minute:
-    redsync lock nightly -n -E 0 --min-hold 60 -- ./report.sh
-  Wait at most ten minutes, and say so:
-    redsync lock deploy -w 600 -v -- make deploy
-  Run at most three at a time:
-    redsync lock api --permits 3 -- ./import.py
+    redsync lock nightly -n -E 0 --min-hold 60 ./report.sh
+  Wait at most ten minutes, and say so; run at most three at a time:
+    redsync lock deploy -w 600 -v --permits 3 make deploy
   Share the lock with other readers, while no writer (-x) holds it:
     redsync lock table -s -c 'pg_dump db | gzip >db.gz'"""
 
@@ -310,20 +297,26 @@ def _add_lock(commands: Any) -> None:
         "lock",
         help="run a command while holding a distributed lock",
         description=_LOCK,
-        usage="redsync lock NAME [options] -- COMMAND [ARGUMENT ...]\n       redsync lock NAME [options] -c STRING",
+        usage="redsync lock [options] NAME [options] [--] COMMAND [ARGUMENT ...]\n"
+        "       redsync lock [options] NAME [options] -c STRING",
         epilog=_LOCK_DETAILS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("name", metavar="NAME", help="the lock's name, the same on all machines")
-    parser.add_argument("-c", "--shell", metavar="STRING", help="run STRING with /bin/sh instead of a command after --")
+    parser.set_defaults(timeout=1.0)
+    text = "the command with its arguments; it needs -- before it only if it begins with -"
+    wrapped = parser.add_argument("wrapped", nargs=argparse.PARSER, default=[], metavar="COMMAND", help=text)
+    wrapped.required = False  # not with -c, nor if it follows --
+    wrapped.complete = {"bash": "_shtab_compgen_files", "zsh": "_files"}  # for shtab
+    parser.add_argument("-c", "--shell", metavar="STRING", help="run STRING with /bin/sh instead of a command")
     add = parser.add_mutually_exclusive_group().add_argument
     add("-q", "--quiet", action="store_true", help="print errors only")
     add("-v", "--verbose", action="store_true", help="print who is ahead, and how long the wait took")
 
     waiting = parser.add_argument_group("how long to wait (default: forever)")
     add = waiting.add_mutually_exclusive_group().add_argument
-    nonblock = "do not wait: exit with 75 if others hold the lock"
-    add("-n", "--nonblock", action="store_const", const=0.0, dest="wait", help=nonblock)
+    text = "do not wait: exit with 75 if others hold the lock"
+    add("-n", "--nonblock", action="store_const", const=0.0, dest="wait", help=text)
     add("-w", "--wait", type=seconds(0), metavar="SECONDS", help="wait at most this long, then exit with 75")
     add = waiting.add_argument
     add("-E", "--conflict-exit-code", type=whole(0, 255), default=BUSY, metavar="N", help="exit with N instead of 75")
@@ -336,19 +329,11 @@ def _add_lock(commands: Any) -> None:
     add("--fair", action="store_true", help="fair lock: first come, first served")
 
     add = parser.add_argument_group("how long to hold").add_argument
-    add(
-        "--lease",
-        type=seconds(),
-        metavar="SECONDS",
-        help="how long others wait after a crash (default: REDSYNC_LEASE, or 30)",
-    )
+    text = "how long others wait after a crash (default: REDSYNC_LEASE, or 30)"
+    add("--lease", type=seconds(), metavar="SECONDS", help=text)
     add("--min-hold", type=seconds(), metavar="SECONDS", help="hold the lock this long, even if the command is shorter")
     add("--max-hold", type=seconds(), metavar="SECONDS", help="end the command after this long, and exit with 124")
     add("-k", "--kill-after", type=seconds(0), metavar="SECONDS", help="time from SIGTERM to SIGKILL (default: 5)")
-    add(
-        "--on-lost",
-        choices=("term", "ignore"),
-        default="term",
-        help="before the lock is lost, send SIGTERM and later SIGKILL (term, the default), or nothing (ignore)",
-    )
+    text = "before the lock is lost, send SIGTERM and later SIGKILL (term, the default), or nothing (ignore)"
+    add("--on-lost", choices=("term", "ignore"), default="term", help=text)
     _add_nodes(parser)

@@ -23,6 +23,7 @@ from redsync.cli.doctor_checks import (
     checked,
     findings_about,
     is_loopback,
+    worded,
 )
 from redsync.cli.exits import BROKEN, FINE, UNCONFIGURED, SetupError, state_of
 from redsync.cli.output import put, told, write_json
@@ -141,7 +142,7 @@ def _clients(client: NodeClient) -> dict[str, Heard] | None:
         record = ClientRecord.unpack(packed) if isinstance(packed, bytes) else None
         if record is not None:
             name = key.removeprefix(begin).decode("utf-8", "backslashreplace")
-            heard[name] = Heard(f"{record.host}:{record.pid}", left / 1000, record.nodes)
+            heard[name] = Heard(f"{record.host}:{record.pid}", left / 1000, record.nodes, record.layout)
     return heard
 
 
@@ -153,12 +154,9 @@ def _print(reports: list[Report], nodes_with: dict[Finding, list[str]]) -> None:
         put("")
         print_table(GROUP_HEADINGS, list(map(_group_row, groups)), turns=True)
     for is_problem, title in ((True, "needs attention"), (False, "good to know")):
-        chosen = [(finding, nodes) for finding, nodes in nodes_with.items() if finding.is_problem is is_problem]
+        chosen = {finding: nodes for finding, nodes in nodes_with.items() if finding.is_problem is is_problem}
         if chosen:
-            put("", f"{title}:")
-        for finding, nodes in chosen:
-            where = f"{'each node' if len(nodes) == len(reports) > 1 else ', '.join(nodes)}: " if nodes else ""
-            put(f"  {where}{finding.text}", f"     -> {finding.advice}")
+            put("", f"{title}:", *worded(chosen, len(reports)))
     if not any(finding.is_problem for finding in nodes_with):
         put("", "nothing needs attention")
 
@@ -184,22 +182,15 @@ def _group_row(report: Report) -> tuple[str, ...]:
 
 def _node_json(report: Report) -> dict[str, Any]:
     """Return a node's JSON; the fields from `server` on are None for a plain node."""
-    latest = report.latest
+    latest, told = report.latest, ("node", "error", "uptime", "latency", "replicas", "guard_left")
     return {
-        "node": report.node,
-        "error": report.error,
-        "version": None if report.error else report.version,
-        "role": None if report.error else report.role,
-        "persistence": None if report.error else report.persistence,
+        **{each: getattr(report, each) for each in told},
+        **{each: None if report.error else getattr(report, each) for each in ("version", "role", "persistence")},
         "eviction": report.policy,
-        "uptime": report.uptime,
         "clock_offset": report.offset,
-        "latency": report.latency,
         "server": latest and latest.server,
         "epoch": latest and latest.epoch,
-        "replicas": report.replicas,
         "in_sync": None if report.replicas is None else report.in_sync,
-        "guard_left": report.guard_left,
         "findings": _findings_json(report.findings),
     }
 

@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from redsync._core.client_records import LAYOUT
 from redsync._core.memory import BLANK, JOINING, NEWBORN, elected
 from redsync._core.text import is_refusal
+from redsync.cli.exits import NO_TLS, ONLY_TLS
 
 if TYPE_CHECKING:
     from redsync._core.memory import Birth
@@ -29,22 +31,22 @@ _WORDS: Final = frozenset({"server_name", "redis_version", "run_id", "master_rep
 
 _PART: Final = "move a slot or fail over, so that each voter has its own master; or give a smaller nodes="
 
+_ADVICE: Final = {
+    NO_TLS: "begin its URL with redis://, or give its TLS port",
+    ONLY_TLS: "begin its URL with rediss://",
+    "CERTIFICATE_VERIFY_FAILED": "give the certificate of its CA: ?ssl_ca_certs=PATH; and the name that its own is for",
+}
+"""The advice for each part of an error."""
+
 OLDEST: Final = (6, 0)
 OFFSET_MAX: Final = 1.0
 FULL: Final = 0.9
 LATENCY_MAX: Final = 0.05
 
-NODE_TIMEOUT: Final = 0.25
-"""The default of a client's `node_timeout`."""
-
-ANNOUNCED_FOR: Final = 65.0
-"""Lifetime of a client's record in seconds; the client renews it every 20 s."""
-
-ALIVE: Final = 40.0
-"""Seconds: a record with more life left than this was renewed a moment ago."""
-
-GONE: Final = 20.0
-"""Seconds: a record with less life left than this has missed two renewals."""
+NODE_TIMEOUT: Final = 0.25  # the default of a client's `node_timeout`
+ANNOUNCED_FOR: Final = 65.0  # lifetime of a client's record in seconds; the client renews it every 20 s
+ALIVE: Final = 40.0  # seconds: a record with more life left than this was renewed a moment ago
+GONE: Final = 20.0  # seconds: a record with less life left than this has missed two renewals
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +71,13 @@ class Heard(NamedTuple):
         who: The client's host and process, for people.
         kept: Seconds for which the node still keeps the record.
         nodes: A digest for each node of the client's list; empty if the record has none.
+        layout: The layout of keys that it uses.
     """
 
     who: str
     kept: float
     nodes: tuple[str, ...] = ()
+    layout: int = LAYOUT
 
 
 @dataclass
@@ -202,13 +206,23 @@ def findings_about(report: Report) -> list[Finding]:
 
 
 def _check_answer(report: Report) -> Iterator[Finding]:
-    if is_refusal(str(report.error)):
+    error = str(report.error)
+    if is_refusal(error):
         advice = "correct the user or password in its URL, or its rule for that user"
-        yield Finding(f"refuses access: {report.error}", advice)
+        yield Finding(f"refuses access: {error}", advice)
         return
     # Of a group or a voter, the server may be unknown.
     trouble = "does not answer" if report.replicas is None else "can't be reached"
-    yield Finding(f"{trouble}: {report.error}", "start it, or correct its URL or firewall")
+    known = (advice for part, advice in _ADVICE.items() if part in error)
+    yield Finding(f"{trouble}: {error}", next(known, "start it, or correct its URL or firewall"))
+
+
+def worded(found: Mapping[Finding, Sequence[str]], count: int) -> Iterator[str]:
+    """Yield the lines that say what was found on which of `count` nodes; without nodes, on all together."""
+    for finding, nodes in found.items():
+        where = f"{'each node' if len(nodes) == count > 1 else ', '.join(nodes)}: " if nodes else ""
+        yield f"  {where}{finding.text}"
+        yield f"     -> {finding.advice}"
 
 
 def _check_info(report: Report) -> Iterator[Finding]:
@@ -310,7 +324,7 @@ def check_deployment(reports: Sequence[Report]) -> list[Finding]:
     """Return the findings about all nodes together; add findings to single nodes that differ from the others."""
     _check_clients(reports)
     _check_clocks(reports)
-    checks = (_check_count, _check_servers, _check_machines, _check_lists)
+    checks = (_check_count, _check_servers, _check_machines, _check_lists, _check_layouts)
     return [finding for check in checks for finding in check(reports)]
 
 
@@ -321,7 +335,8 @@ def _check_count(reports: Sequence[Report]) -> Iterator[Finding]:
         yield Finding(text, "use an odd number of nodes, such as 3 or 5", is_problem=count == 2)
     answered = sum(report.error is None for report in reports)
     if answered < quorum:
-        yield Finding(f"only {answered} of {count} nodes answer; a quorum is {quorum}", "start the others")
+        text = f"only {answered} of {count} nodes answer; a quorum is {quorum}"
+        yield Finding(text, "mend the others, as said of each")
 
 
 def _check_servers(reports: Sequence[Report]) -> Iterator[Finding]:
@@ -385,6 +400,15 @@ def _check_lists(reports: Sequence[Report]) -> Iterator[Finding]:
     text = f"clients' lists differ by {apart} nodes: {names}; two owners may each have a majority"
     advice = "give all clients the same list, spelled alike; add one node everywhere, then remove one everywhere"
     yield Finding(text, advice)
+
+
+def _check_layouts(reports: Sequence[Report]) -> Iterator[Finding]:
+    """Yield a finding if clients use different layouts of keys, see `docs/protocol.md`."""
+    alive = [each for report in reports for each in (report.clients or {}).values() if each.kept > ALIVE]
+    layouts = {heard.layout: heard.who for heard in alive}
+    if len(layouts) > 1:
+        names = ", ".join(f"{who} uses {layout}" for layout, who in sorted(layouts.items()))
+        yield Finding(f"clients use different layouts of keys: {names}", "run one release everywhere")
 
 
 def is_loopback(address: str) -> bool:

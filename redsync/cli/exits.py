@@ -32,6 +32,10 @@ UNREADABLE: Final = "unreadable answer"
 """The start of a node's error if no server with our scripts would give its answer."""
 
 
+NO_TLS: Final = "its port does not speak TLS"  # an error of a node whose URL has the wrong scheme, as the next one
+ONLY_TLS: Final = "its port speaks TLS"
+
+
 class SetupError(Exception):
     """The command can't do its work; the message says why.
 
@@ -42,10 +46,6 @@ class SetupError(Exception):
     def __init__(self, message: str, status: int = USAGE) -> None:
         super().__init__(message)
         self.status = status
-
-
-class OutputError(SetupError):
-    """Standard output can't be written, so the command's result is lost."""
 
 
 def state_of(error: str) -> str:

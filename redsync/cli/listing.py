@@ -5,19 +5,17 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from redsync._core.client_records import Claim, ClientRecord
-from redsync._protocols.surveys import NameLook, break_commands
+from redsync._protocols.surveys import NameLook, break_commands, look_command
 from redsync.cli.arguments import encoded
 from redsync.cli.exits import BROKEN, FINE, SetupError, state_of
-from redsync.cli.output import clock, complain, prompt, put, short, shown, told, warn, who, write_json
-from redsync.cli.queries import Answer, Nodes, execute, look_around, look_at, questions
+from redsync.cli.output import ELLIPSIS, clock, complain, cut, put, short, shown, tell, told, warn, who, write_json
+from redsync.cli.queries import Answer, NodeClient, Nodes, execute, is_likely, look_around, look_at, questions
 
-View = dict[str, Any]
-"""The nodes with their errors, the names with their holders, and whether there are more."""
-
+View = dict[str, Any]  # the nodes with their errors, the names with their holders, and whether there are more
 MOST = 20
 """Holders and waiters that `top` and the exporter identify for each name: cheap enough for a query every second."""
 
@@ -38,10 +36,10 @@ def look(nodes: Nodes, pattern: bytes, limit: int, most: int = 100) -> View:
 
 
 def _summary(name: bytes, looks: list[NameLook], quorum: int) -> dict[str, Any]:
-    claims: dict[tuple[str, str | None], list[Claim]] = {}
+    claims: dict[tuple[str | bytes, str | None], list[Claim]] = {}
     for look in looks:
         for claim in look.claims:
-            claims.setdefault((claim.owner, claim.mode), []).append(claim)
+            claims.setdefault((claim.contender, claim.mode), []).append(claim)
     kinds = Counter(look.kind for look in looks if look.kind != "none")
     latch = next((look.latch for look in looks if look.latch), None)
     holders = [_holder(held, quorum) for held in claims.values()]
@@ -96,21 +94,16 @@ def _kind_of(entry: dict[str, Any], holder: dict[str, Any] | None = None) -> str
     return f"{entry['kind']} of {entry['permits']}" if entry["permits"] else str(entry["kind"])
 
 
-def _to_come(left: int, size: int) -> str:
-    """Return a latch's count, for people."""
-    return f"{left} of {size} to come"
-
-
 def list_rows(entries: Iterable[dict[str, Any]], count: int, clock: float) -> Iterator[tuple[str, ...]]:
     """Yield the rows of `ls` at an instant in seconds since 1970, one for each holder, or one for a free name."""
     for entry in entries:
         name, waiting = entry["name"], str(entry["waiting"] or "-")
         if entry["latch"]:
-            yield name, "latch", _to_come(entry["latch"]["left"], entry["latch"]["size"]), "-", "-", "-", waiting
+            yield name, "latch", "{left} of {size} to come".format_map(entry["latch"]), "-", "-", "-", waiting
             if entry["kind"] in ("latch", "none"):
                 continue
         for holder in entry["holders"]:
-            process = f"{holder['host']}:{holder['pid']}" if holder["host"] else holder["owner"]
+            process = f"{holder['host']}:{holder['pid']}" if holder["host"] else cut(holder["owner"])
             times = f" x{holder['hold_count']}" if holder["hold_count"] > 1 else ""
             # The nodes know when a hold began, except a hold younger than its client's latest announcement.
             since = holder["held_since"]
@@ -151,14 +144,28 @@ def show(options: Any) -> int:
     """Show what each node keeps under one name."""
     name = encoded(options.name)
     nodes = Nodes(options)
-    asked = questions(nodes.prefix, [name])
-    answers = nodes.ask(lambda client: look_at(client, asked).get(name))
+    answers = _ask(nodes, name)
     if options.json:
         write_json({"name": options.name, "quorum": nodes.quorum, "nodes": list(map(_name_json, answers))})
     else:
         _print_name(options.name, answers, is_known=nodes.status(answers) == FINE)
     complain(answers)
     return nodes.status(answers)
+
+
+def _ask(nodes: Nodes, name: bytes, most: int = 100) -> list[Answer[NameLook | None]]:
+    """Ask each node about one name; there, unlike in a list, a string or a claim that never expires is a lock, too."""
+    asked = questions(nodes.prefix, [name], most)
+    more = {name: look_command(nodes.prefix, name, most, endless=True)}
+
+    def question(client: NodeClient) -> NameLook | None:
+        look = look_at(client, asked).get(name)
+        if look is None or look.kind not in ("hash", "string"):
+            return look
+        closer = look_at(client, more).get(name)
+        return closer if closer and (closer.kind == "mutex" or is_likely(closer)) else look
+
+    return nodes.ask(question)
 
 
 def _name_json(answer: Answer[NameLook | None]) -> dict[str, Any]:
@@ -212,13 +219,14 @@ def _node_rows(answer: Answer[NameLook | None]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     node, waiting = answer.node, str(look.waiting or "-")
     if look.latch:
-        waits = _to_come(look.latch.left, look.latch.size)
+        waits = f"{look.latch.left} of {look.latch.size} to come"
         rows.append((node, waits, "-", "-", told(look.latch.remaining), str(look.latch.waiting or "-")))
     if look.kind == "none" and rows:
         return rows
     for claim in look.claims:
         holder = who("unknown", claim.client) + (f" ({claim.mode})" if claim.mode else "")
-        rows.append((node, holder, short(claim.owner), str(claim.hold_count), told(claim.remaining), waiting))
+        life = "no expiry" if claim.remaining is None else told(claim.remaining)
+        rows.append((node, holder, short(claim.owner), str(claim.hold_count), life, waiting))
     if look.held > len(look.claims):
         rows.append((node, f"and {look.held - len(look.claims)} more", *["-"] * 4))
     return rows or [(node, "nobody", *["-"] * 3, waiting)]
@@ -233,7 +241,7 @@ def _put_people(title: str, people: dict[str, ClientRecord | None], since: dict[
         if client:
             program = f" ({client.program})" if client.program else ""
             described = f"{who(owner, client)}{program}, client since {clock(client.since)}"
-        put(f"  {owner}", f"    {described}")
+        put(f"  {cut(owner)}", f"    {described}")
         if owner in since:
             put(f"    holds it since {clock(since[owner])}, for {told(max(time.time() - since[owner], 0.0))}")
 
@@ -242,33 +250,55 @@ def take_away(options: Any) -> int:
     """Force-release one owner's claim, on all nodes."""
     name = encoded(options.name)
     nodes = Nodes(options)
-    asked = questions(nodes.prefix, [name], most=10_000)
-    answers = nodes.ask(lambda client: look_at(client, asked).get(name))
-    looks = [answer.value for answer in answers if answer.value]
-    held = [(look.kind, claim) for look in looks for claim in look.claims if claim.owner == options.owner]
-    if not held:
+    answers = _ask(nodes, name, 10_000)
+    claims = [(answer.value.kind, claim) for answer in answers if answer.value for claim in answer.value.claims]
+    owner = _meant(options.owner, [claim for _, claim in claims])
+    held = [(kind, claim) for kind, claim in claims if claim.owner == owner]
+    if owner is None:
         complain(answers)
         warn(f"{options.owner} does not hold '{shown(options.name)}' on any node that answered")
         return nodes.status(answers) or BROKEN
     kind, claim = next((each for each in held if each[1].client), held[0])
     if not options.yes:
-        _confirm(f"Release the {kind} '{shown(options.name)}' held by {who(options.owner, claim.client)}?")
-    claims = sorted({claim.raw for _, claim in held})
-    commands = [each for claim in claims for each in break_commands(nodes.prefix, name, kind, claim)]
+        _confirm(f"Release the {kind} '{shown(options.name)}' held by {who(owner, claim.client)}?")
+    raw = sorted({claim.raw for _, claim in held})
+    commands = [each for claim in raw for each in break_commands(nodes.prefix, name, kind, claim)]
     done = nodes.ask(lambda client: 1 in execute(client, commands))
     broken = sum(each.value is True for each in done)
     if options.json:
         each_node = [{"node": each.node, "error": each.error, "broken": each.value is True} for each in done]
-        write_json({"name": options.name, "owner": options.owner, "kind": kind, "nodes": each_node})
+        write_json({"name": options.name, "owner": owner, "kind": kind, "nodes": each_node})
     else:
         put(f"released on {broken} of {len(done)} nodes")
     complain(done)
     return nodes.status(done) or (FINE if broken else BROKEN)
 
 
+def _meant(word: str, claims: list[Claim]) -> str | None:
+    """Return the owner that a user means by what `ls` or `show` prints: its id, in full or shortened, or its process.
+
+    Raises:
+        SetupError: It may be one of several.
+    """
+    word = shown(encoded(word))
+    begin = word.removesuffix(ELLIPSIS)
+    ways: tuple[Callable[[Claim, str], bool], ...] = (
+        lambda claim, _: word == shown(claim.owner),
+        lambda claim, process: word in (shown(short(claim.owner)), process, f"{process} ({claim.mode})"),
+        lambda claim, _: len(begin) >= 8 and shown(claim.owner).startswith(begin),
+    )
+    for way in ways:
+        owners = sorted({claim.owner for claim in claims if way(claim, shown(who(claim.owner, claim.client)))})
+        if len(owners) > 1:
+            raise SetupError(f"{word} may be one of {len(owners)} owners, give one in full: {', '.join(owners[:MOST])}")
+        if owners:
+            return owners[0]
+    return None
+
+
 def _confirm(question: str) -> None:
     if not sys.stdin.isatty():
         raise SetupError("can't ask for confirmation, as standard input is not a terminal: pass --yes")
-    prompt(question, "It may still be at work until its next renewal or release. [y/N]")
+    tell(f"{shown(question)}\nIt may still be at work until its next renewal or release. [y/N] ")
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise SetupError("nothing was changed", BROKEN)

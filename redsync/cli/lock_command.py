@@ -14,6 +14,7 @@ import math
 import os
 import signal
 import time
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
@@ -61,6 +62,23 @@ def _run(options: argparse.Namespace) -> int:
     except AcquireTimeout:
         _note(options, f"{options.name!r} is held by others")
         return int(options.conflict_exit_code)
+    except QuorumError as error:
+        advice = () if options.quiet else _advice(options)
+        raise SetupError("\n".join([str(error), *advice]), status_of(error)) from error
+
+
+def _advice(options: argparse.Namespace) -> Iterator[str]:
+    """Yield what `redsync doctor` says of nodes that do not answer."""
+    from redsync.cli.doctor_checks import Finding, Report, findings_about, worded
+    from redsync.cli.queries import Nodes
+
+    found: dict[Finding, list[str]] = {}
+    answers = Nodes(options).ask(lambda client: client.ping())
+    for answer in answers:
+        if answer.error is not None:
+            (finding,) = findings_about(Report(answer.node, error=answer.error))
+            found.setdefault(finding, []).append(answer.node)
+    return worded(found, len(answers))
 
 
 def _say(text: str) -> None:
@@ -103,7 +121,8 @@ def _hold_and_run(options: argparse.Namespace, shim: ShimProcess, signals: Signa
 def _status_of(supervisor: Supervisor, options: argparse.Namespace) -> int:
     """Return the exit status of an ended command, and report why it ended."""
     if supervisor.errno:
-        _say(f"can't run the command: {os.strerror(supervisor.errno)}")
+        command = _command(options)[0]
+        _say(f"can't run {command!r}: {os.strerror(supervisor.errno)}")
         return NOT_FOUND if supervisor.errno == errno.ENOENT else NOT_EXECUTABLE
     if supervisor.reason in (LONG, BEHIND):
         _note(options, supervisor.reason)
@@ -131,10 +150,10 @@ def _hold_on(hold: Hold, signals: Signals, until: float) -> None:
 def _command(options: argparse.Namespace) -> list[str]:
     if options.shell is not None:
         if options.wrapped:
-            raise SetupError("give the command either with -c or after --, not both")
+            raise SetupError("give the command either with -c or after the name, not both")
         return ["/bin/sh", "-c", options.shell]
     if not options.wrapped:
-        raise SetupError("no command to run: give it after --, as in: redsync lock NAME -- COMMAND")
+        raise SetupError("no command to run: give it after the name, as in: redsync lock NAME COMMAND")
     return list(options.wrapped)
 
 

@@ -6,7 +6,7 @@ all control and format characters, line ends included; only `write` and `tell` d
 Commands neither print nor touch the streams; a linter and a test enforce that.
 
 Standard error only explains: we drop a message that can't be written, and the exit status does not change. Standard
-output is the result: if it can't be written, the command ends with `OutputError`. A stream that was closed before our
+output is the result: if it can't be written, the command ends with `SetupError`. A stream that was closed before our
 start has no reader: we use /dev/null instead.
 
 The second half words what the inspecting commands show; their tables are in `tables`.
@@ -22,14 +22,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from redsync._core.text import printable
-from redsync.cli.exits import BROKEN_PIPE, UNWRITABLE, OutputError
+from redsync.cli.exits import BROKEN_PIPE, UNWRITABLE, SetupError
 
 if TYPE_CHECKING:
     from redsync._core.client_records import ClientRecord
     from redsync.cli.queries import Answer
 
-_UUID: Final = 36
-"""Characters of a UUID; the first eight are enough to tell clients apart."""
+_UUID: Final = 36  # characters of a UUID; the first eight are enough to tell clients apart
+ELLIPSIS: Final = "..."
 
 
 def shown(text: str | bytes) -> str:
@@ -63,7 +63,7 @@ def put(*lines: str) -> None:
     """Write lines to standard output at once.
 
     Raises:
-        OutputError: They can't be written.
+        SetupError: They can't be written.
     """
     write("".join(f"{shown(line)}\n" for line in lines))
 
@@ -73,16 +73,11 @@ def warn(*lines: str) -> None:
     tell("".join(f"{shown(line)}\n" for line in lines))
 
 
-def prompt(*lines: str) -> None:
-    """Write a question to standard error; the user types after its last line."""
-    tell("\n".join(map(shown, lines)) + " ")
-
-
 def write(text: str) -> None:
     """Write our own text to standard output at once, unescaped.
 
     Raises:
-        OutputError: It can't be written.
+        SetupError: It can't be written.
     """
     if sys.stdout is None:
         return
@@ -94,7 +89,7 @@ def write(text: str) -> None:
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = BROKEN_PIPE if isinstance(error, BrokenPipeError) else UNWRITABLE
-        raise OutputError(f"standard output can't be written: {error.strerror}", status) from error
+        raise SetupError(f"standard output can't be written: {error.strerror}", status) from error
 
 
 def tell(text: str) -> None:
@@ -139,13 +134,18 @@ def clock(since: float) -> str:
 
 def who(owner: str, client: ClientRecord | None) -> str:
     """Return an owner for people: its process, or else its id."""
-    return f"{client.host}:{client.pid}" if client else owner
+    return f"{client.host}:{client.pid}" if client else cut(owner)
 
 
 def short(owner: str) -> str:
     """Return an owner's id for people, with its UUID shortened."""
     client, _, serial = owner.partition(":")
-    return f"{client[:8]}:{serial}" if len(client) == _UUID else owner
+    return cut(f"{client[:8]}:{serial}" if len(client) == _UUID else owner)
+
+
+def cut(owner: str) -> str:
+    """Return an owner's id for people: its beginning, if it is some other program's long value."""
+    return owner if len(owner) <= 256 else owner[:64] + ELLIPSIS
 
 
 def complain(answers: Sequence[Answer[Any]]) -> None:

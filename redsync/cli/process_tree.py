@@ -22,9 +22,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 PARENT_DEATH_SIGNAL: Final = 1
-CHILD_SUBREAPER: Final = 36
-"""Options of prctl(2)."""
-
+CHILD_SUBREAPER: Final = 36  # options of prctl(2)
 _LINUX: Final = sys.platform == "linux"
 _PROC: Final = Path("/proc")
 

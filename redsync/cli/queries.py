@@ -10,6 +10,7 @@ where they differ.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,25 +27,21 @@ from redis.retry import Retry
 
 from redsync._core.clusters import KeyTagging, owner_in, read_cluster, slots_of
 from redsync._core.scripts import Command, Script
-from redsync._core.text import one_line, printable
+from redsync._core.text import is_refusal, one_line, printable
 from redsync._core.urls import ClusterUrl, GroupUrl, NodeUrlError, check_url
 from redsync._protocols.surveys import NameLook, key_patterns, look_command, name_of_key
 from redsync.cli.arguments import encoded, urls_of
-from redsync.cli.exits import FINE, UNCONFIGURED, UNREADABLE, SetupError, status_without_quorum
+from redsync.cli.exits import FINE, NO_TLS, ONLY_TLS, UNCONFIGURED, UNREADABLE, SetupError, status_without_quorum
 
-BATCH: Final = 200
-"""Names per pipeline, so that a node serves other clients in between."""
-
-LONGEST_ANSWER: Final = 60.0
-"""Seconds that a node may take to answer everything in one query."""
-
-KEYS: Final = 1000
-"""The COUNT of a SCAN."""
+BATCH: Final = 200  # names per pipeline, so that a node serves other clients in between
+LONGEST_ANSWER: Final = 60.0  # seconds that a node may take to answer everything in one query
+KEYS: Final = 1000  # the COUNT of a SCAN
+_FOREIGN: Final = ("none", "hash", "string", "list", "set", "zset", "stream")
+_FORMS: Final = {"lock": rb"[0-9a-f-]{36}:", "mutex": rb".{16,64}$"}  # as all libraries that we know have them
 
 T = TypeVar("T")
 
-Looks = list[dict[bytes, NameLook]]
-"""For each node that answers, what it stores under some names."""
+Looks = list[dict[bytes, NameLook]]  # for each node that answers, what it stores under some names
 
 
 def in_one_line(error: Exception) -> str:
@@ -71,14 +68,14 @@ class Answer(Generic[T]):
         """Return what a function that asks returns, or how it fails."""
         try:
             return cls(node, question())
-        except InvalidResponse as error:
-            return cls(node, None, f"{UNREADABLE}: {in_one_line(error)}")
-        except (OSError, RedisError) as error:
-            return cls(node, None, in_one_line(error))
         except Exception as error:
             # A failure to read one node's replies, in redis-py or here, affects only that node.
-            kind = "" if isinstance(error, ValueError) else f" ({type(error).__name__})"
-            return cls(node, None, f"{UNREADABLE}: {in_one_line(error)}{kind}")
+            text = in_one_line(error)
+            if isinstance(error, InvalidResponse) or not isinstance(error, OSError | RedisError):
+                kind = "" if isinstance(error, ValueError | InvalidResponse) else f" ({type(error).__name__})"
+                text = f"{UNREADABLE}: {text}{kind}"
+            # "unauthenticated" is how a node that needs a password answers a script.
+            return cls(node, None, "Authentication required." if "unauthenticated" in text else text)
 
 
 class NodeClient(redis.Redis):
@@ -103,11 +100,10 @@ class Master(NamedTuple):
     epoch: int
 
 
-Ask = Callable[[str, redis.Redis], Master]
-"""Asks the witness at that address."""
+Ask = Callable[[str, redis.Redis], Master]  # asks the witness at that address
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Node:
     """One node.
 
@@ -152,6 +148,21 @@ class Node:
                 return client
             errors.append(f"{said.node}: {said.error}")
         raise redis.ConnectionError(f"no listed {self.witness} knows {self.what}: {'; '.join(errors)}")
+
+    def clearer(self, client: redis.Redis, error: RedisError) -> RedisError:
+        """Return a client's error, or a clearer one if the server speaks TLS and the URL does not, or the reverse."""
+        pool, is_answer = client.connection_pool, isinstance(error, redis.ResponseError | redis.AuthenticationError)
+        kwargs, has_tls = pool.connection_kwargs, issubclass(pool.connection_class, redis.SSLConnection)
+        # A server that speaks TLS closes a plain connection. One that hangs would cost another timeout.
+        if is_answer or "path" in kwargs or (isinstance(error, redis.TimeoutError) and not has_tls):
+            return error
+        where = {name: kwargs[name] for name in ("host", "port") if name in kwargs}
+        tls = {"ssl": not has_tls, "ssl_cert_reqs": "none", "ssl_check_hostname": False}
+        with closing(redis.Redis(**dict[str, Any](self.settings) | where | tls)) as other:
+            said = Answer.to(other.ping, "")
+        if said.error is not None and not is_refusal(said.error):
+            return error
+        return redis.ConnectionError(NO_TLS if has_tls else ONLY_TLS)
 
     def survey(self) -> Iterator[Answer[Master]]:
         """Ask one witness after the other; a plain node has none."""
@@ -203,39 +214,22 @@ def _nodes_of(url: str, timeout: float) -> list[Node]:
     }
     if GroupUrl.matches(url):
         group = GroupUrl.read(url)
-        nodes = [
-            Node(
-                address=group.address,
-                url=group.master,
-                settings=settings,
-                replicas=group.replicas,
-                witness="Sentinel",
-                what=f"the master {group.service!r}",
-                witnesses=group.sentinels,
-                ask=partial(_ask_sentinel, group.service),
-            )
-        ]
+        make = partial(Node, group.address, group.master, settings, replicas=group.replicas, witness="Sentinel")
+        what, ask = f"the master {group.service!r}", partial(_ask_sentinel, group.service)
+        nodes = [make(what=what, witnesses=group.sentinels, ask=ask)]
     elif ClusterUrl.matches(url):
         cluster = ClusterUrl.read(url)
-        nodes = [
-            Node(
-                address=f"{cluster.seeds[0][0]}/{number} of {cluster.nodes}",
-                url=cluster.server,
-                settings=settings,
-                tagging=KeyTagging(slot),
-                replicas=cluster.replicas,
-                witness="cluster server",
-                what=f"the owner of slot {slot}",
-                witnesses=cluster.seeds,
-                ask=partial(_ask_server, slot),
-            )
-            for number, slot in enumerate(slots_of(cluster.nodes), 1)
-        ]
+        make = partial(Node, url=cluster.server, settings=settings, replicas=cluster.replicas, witness="cluster server")
+        nodes = []
+        for number, slot in enumerate(slots_of(cluster.nodes), 1):
+            address, what = f"{cluster.seeds[0][0]}/{number} of {cluster.nodes}", f"the owner of slot {slot}"
+            ask = partial(_ask_server, slot)
+            nodes += [make(address, tagging=KeyTagging(slot), what=what, witnesses=cluster.seeds, ask=ask)]
     else:
         check_url(url)
         kwargs = redis.Redis.from_url(url, **settings).connection_pool.connection_kwargs
         address = kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
-        nodes = [Node(address=address, url=url, settings=settings)]
+        nodes = [Node(address, url, settings)]
     for each in (nodes[0].url, *(url for _, url in nodes[0].witnesses)):
         redis.Redis.from_url(each, **settings)  # finds wrong options now
     return nodes
@@ -269,7 +263,10 @@ class Nodes:
 
         def ask(node: Node) -> T:
             with closing(node.connect()) as client:
-                return question(client)
+                try:
+                    return question(client)
+                except RedisError as error:
+                    raise node.clearer(client, error) from None
 
         return self.visit(ask, among)
 
@@ -349,8 +346,8 @@ def look_around(nodes: Nodes, pattern: bytes, limit: int, most: int = 100) -> tu
     """Return each node's answer, what those that answer store under matching names, and whether there are more names.
 
     Each look scans all keys. Of more names than the limit it asks about the first ones as sorted, so that the next look
-    chooses the same; names that have just gone are left out. It identifies `most` holders and waiters of each name at
-    most.
+    chooses the same; names that have just gone are left out, and without a prefix those that are probably no
+    synchronizer's. It identifies `most` holders and waiters of each name at most.
     """
 
     def scan(client: NodeClient) -> set[bytes]:
@@ -368,7 +365,17 @@ def look_around(nodes: Nodes, pattern: bytes, limit: int, most: int = 100) -> tu
     answering = [node for node, answer in found.items() if answer.error is None]
     answers = nodes.ask(lambda client: look_at(client, asked), answering)
     every: dict[Node, Answer[Any]] = {**found, **dict(zip(answering, answers, strict=True))}
-    return list(every.values()), _values(answers), len(names) > limit
+    looks = _values(answers)
+    if not nodes.prefix:
+        likely = {name for each in looks for name, look in each.items() if is_likely(look)}
+        looks = [{name: each[name] for name in likely & each.keys()} for each in looks]
+    return list(every.values()), looks, len(names) > limit
+
+
+def is_likely(look: NameLook) -> bool:
+    """Return whether a value is probably a synchronizer's; without a prefix, any key of the database may be a name."""
+    is_ours = all(re.match(_FORMS.get(look.kind, b""), claim.raw, re.DOTALL) for claim in look.claims)
+    return (is_ours and look.kind not in _FOREIGN) or look.waiting > 0 or look.latch is not None
 
 
 def _values(answers: Iterable[Answer[T]]) -> list[T]:

@@ -39,8 +39,7 @@ LONG: Final = "ended the command: --max-hold has passed"
 DESERTED: Final = "ended the command: the process that enforces its deadline had ended"
 BEHIND: Final = "ended processes that the command left running"
 
-_LONGEST: Final = 1e6
-"""The longest sleep in seconds that the system calls take."""
+_LONGEST: Final = 1e6  # the longest sleep in seconds that the system calls take
 
 
 class Pipe:
@@ -169,12 +168,9 @@ _IGNORED: Final = (
 )
 """Signals that would end or stop the shim; `redsync lock` forwards those for the command itself."""
 
-_LONGEST_SLEEP: Final = 1.0
-"""The longest sleep in seconds: timers stop while the machine sleeps, leases do not."""
-
+_LONGEST_SLEEP: Final = 1.0  # the longest sleep in seconds: timers stop while the machine sleeps, leases do not
 _POLL: Final = 0.01
-KILL_TIMEOUT: Final = 2.0
-"""Seconds for killed processes to end: after that we take them for unkillable."""
+KILL_TIMEOUT: Final = 2.0  # seconds for killed processes to end: after that we take them for unkillable
 
 
 class Shim:

@@ -38,8 +38,7 @@ _PASSES: Final = 2
 FORWARDED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """Signals that end a program from outside: the command gets them; before it has started, they end the wait."""
 
-KEYS: Final = (signal.SIGINT, signal.SIGQUIT)
-"""Signals that a terminal sends for a key."""
+KEYS: Final = (signal.SIGINT, signal.SIGQUIT)  # signals that a terminal sends for a key
 
 
 def has_terminal() -> bool:

@@ -13,8 +13,7 @@ from rich.text import Text
 
 from redsync.cli.output import shown, write
 
-_WIDEST: Final = 100_000
-"""The width of a table that is not for a terminal, so that each row is one line."""
+_WIDEST: Final = 100_000  # the width of a table that is not for a terminal, so that each row is one line
 
 
 def console(file: TextIO | None = None) -> Console:

@@ -57,10 +57,9 @@ def test_no_command_bypasses_output():
 def test_line_appears_as_one_line_with_no_other_effect(capsys):
     output.put(HOSTILE, "second")
     output.warn(HOSTILE)
-    output.prompt(HOSTILE, "sure?")
     out, err = capsys.readouterr()
     assert out == f"{ESCAPED}\nsecond\n"
-    assert err == f"{ESCAPED}\n{ESCAPED}\nsure? "
+    assert err == f"{ESCAPED}\n"
 
 
 def test_json_is_ascii_and_one_line(capsys):

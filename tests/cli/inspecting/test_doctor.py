@@ -296,6 +296,13 @@ def test_doctor_warns_of_lists_whose_majorities_may_share_no_node(lists, apart):
     assert f"differ by {apart} nodes" in finding.text
 
 
+def test_doctor_warns_of_clients_with_different_layouts():
+    clients = {f"client-{layout}": Heard(f"host:{layout}", 60.0, layout=layout) for layout in (1, 2)}
+    reports = [Report(f"n{i}:1", info={"uptime_in_seconds": 1000}, clients=clients) for i in range(3)]
+    found = [each.text for each in check_deployment(reports) if "layouts" in each.text]
+    assert found == ["clients use different layouts of keys: host:1 uses 1, host:2 uses 2"]
+
+
 def test_doctor_reads_the_lists_of_real_clients(redsync, guarded, nodes, make_client, all_nodes_met):
     for urls in (nodes.urls[:3], nodes.urls[:2]):
         make_client(urls)

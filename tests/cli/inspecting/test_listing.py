@@ -11,7 +11,6 @@ from redsync._kinds import KINDS
 from redsync._protocols import watchdog
 from redsync.cli.output import short, told
 from redsync.cli.tables import print_table
-from redsync.testing import LocalNodes
 
 LOCKS = [kind for kind in KINDS.values() if kind.like == "lock"]
 
@@ -57,8 +56,8 @@ def test_show_and_break_refuse_what_is_no_name(redsync, name):
 
 def test_keys_of_a_clusters_voter_are_no_names(redsync, raw):
     for node in raw:
-        node.set("{rs7979}redsync:x", "a voter's mutex", px=60_000)
-        node.set("x", "a mutex", px=60_000)
+        node.set("{rs7979}redsync:x", "the mutex of a voter", px=60_000)
+        node.set("x", "the mutex of a node", px=60_000)
     done = redsync("ls", "--json", "--prefix", "")
     assert (done.status, [entry["name"] for entry in done.json["names"]]) == (0, ["x"])
     for arguments in ("show",), ("break", "--yes", "--owner", "x"), ("lock", "-n"):
@@ -173,16 +172,6 @@ def test_invalid_url_ends_with_status_78_and_shows_no_password(redsync, command,
     assert "secret" not in done.err
 
 
-def test_ls_with_a_wrong_password_ends_with_status_77(server_path, redsync):
-    with LocalNodes(1, server=server_path, config={"requirepass": "right"}) as locked:
-        url = locked.urls[0]
-        for wrong in (url, url.replace("redis://", "redis://:wrong@")):
-            done = redsync("ls", "--url", wrong)
-            assert done.status == 77
-            assert "wrong@" not in done.err
-        assert redsync("ls", "--url", url.replace("redis://", "redis://:right@")).status == 0
-
-
 @pytest.mark.parametrize(
     "get", ["get_lock", "get_mutex", "get_fair_lock", "get_fenced_lock", "get_semaphore", "get_read_write_lock"]
 )
@@ -282,14 +271,6 @@ def test_break_leaves_the_permits_of_others(make_client, redsync):
     (mine,) = (owner for owner in owners if owner.startswith(client.id))
     assert redsync("break", "s", "--owner", mine, "--yes").status == 0
     assert {h["owner"] for h in redsync("ls", "s", "--json").json["names"][0]["holders"]} == owners - {mine}
-
-
-def test_break_of_another_owner_changes_nothing(three, redsync):
-    three.get_lock("x").acquire()
-    done = redsync("break", "x", "--owner", "stranger:1", "--yes")
-    assert done.status == 1
-    assert "does not hold" in done.err
-    assert three.get_lock("x").locked()
 
 
 @pytest.mark.parametrize(("reply", "status", "held"), [("n\n", 1, True), ("\n", 1, True), ("y\n", 0, False)])
