@@ -24,6 +24,19 @@ _READ, _WRITE = MODES
 _WITH_PLACE = 8
 """The smallest number of arguments of an acquire request that takes a place."""
 
+
+def _takes_place(executed: Executed) -> bool:
+    """Return whether an acquire takes a place in a queue, or renews it; a fair lock's needs a ticket for that."""
+    if not executed.script.endswith("_acquire") or len(executed.args) < _WITH_PLACE:
+        return False
+    return executed.script != "fair_lock_acquire" or (int(executed.args[4]) > 0 and int(executed.args[5]) > 0)
+
+
+def _may_remove(executed: Executed) -> bool:
+    """Return whether a script removes what a stray of the same owner left: a renewal, or an ask alone, does not."""
+    return not executed.script.endswith(("_renew", "_acquire")) or _takes_place(executed)
+
+
 _SHIFT = 1 << 52
 """Subtracted from the arrivals of writers, so that they come before readers in the queue."""
 
@@ -197,7 +210,7 @@ class Expiry(OwnChecker):
 
     def see(self, event: Executed) -> str | None:
         """Look at the claims on the keys of a script."""
-        node, (noun, verb) = event.node, parse(event.script)
+        node, (noun, _) = event.node, parse(event.script)
         if not noun:
             return None
         now = now_ms(self.sim.nodes[node])
@@ -206,7 +219,7 @@ class Expiry(OwnChecker):
             keys[claim.key] = None
             until_ms = now + claim.lease * 1000
             whose = node, *claim.whose
-            if verb == "acquire" and noun != PERMIT and len(event.args) >= _WITH_PLACE:
+            if noun != PERMIT and _takes_place(event):
                 place_until, ask_id = now + int(event.args[4]), event.args[_ASK_ID]
                 assert isinstance(ask_id, bytes), "an ask id is text"
                 until_ms = max(until_ms, place_until)
@@ -380,7 +393,7 @@ class LeakedClaims(OwnChecker):
             place = executed.node, key, whose, mode
             if executed.stray:
                 self._strays[place] = executed.number
-            elif not executed.script.endswith("_renew") and executed.number >= self._strays.get(place, 0):
+            elif _may_remove(executed) and executed.number >= self._strays.get(place, 0):
                 self._strays.pop(place, None)
 
     def _look_at(self, runner: TrialRunner, line: AnyLink) -> Iterator[str]:
