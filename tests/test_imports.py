@@ -89,7 +89,7 @@ COMMON = {"cli", "cli.exits", "cli.arguments", "cli.output"}
 @pytest.mark.parametrize(
     ("arguments", "mine"),
     [
-        (["lock", "x", "-n", "--", "true"], {"lock_command", "supervisor", "shim", "process_tree"}),
+        (["lock", "x", "-n", "-q", "--", "true"], {"lock_command", "supervisor", "shim", "process_tree"}),
         (["ls", "--json"], {"queries", "listing"}),
     ],
 )
