@@ -35,7 +35,7 @@ def printable(text: str) -> str:
 
 def one_line(text: str) -> str:
     """Return an error's text as one short line."""
-    return printable(" ".join(text.split())[:LONGEST])
+    return printable(" ".join(text.split()))[:LONGEST]
 
 
 def split_urls(text: str) -> list[str]:

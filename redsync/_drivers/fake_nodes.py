@@ -6,7 +6,8 @@ it ends with the connection.
 
 * **All that was written is executed**, even if the writer closes its end at once: releases are sent last. Real servers
   do the same with what they have read.
-* **Errors have their codes.** redis-py cuts off those that it knows; of these an instance has NOSCRIPT alone.
+* **Errors have their codes.** redis-py strips the codes that it knows from error texts. Of these codes fakeredis sends
+  only NOSCRIPT, so it is put back here.
 * **What an instance lacks is answered here.** INFO names the instance, but no start: its data are as old as the
   instance. Subscriptions are refused, so waiters poll.
 * **A failing instance ends the connection**, after an error reply that says why. One with `server.connected = False`

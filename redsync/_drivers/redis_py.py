@@ -125,14 +125,15 @@ def settings_of(client: Any, client_class: type[Any]) -> Any:
     """Return what makes a client's connections: its pool; for valkey-py, the same settings for redis-py's connections.
 
     Raises:
-        NodeUrlError: It is a client of valkey-py with connections of another kind: by Sentinels, or fake ones.
+        NodeUrlError: It is a client of valkey-py with connections of another kind: by Sentinels, fake ones, or with a
+            function of the caller's at each connect.
     """
     pool = client.connection_pool
     if not any(base.__module__.startswith("valkey.") for base in pool.connection_class.__mro__):
         return pool
     module: Any = redis.connection if client_class is redis.Redis else redis.asyncio.connection
     kind = getattr(module, pool.connection_class.__name__, None)
-    if kind is None:
+    if kind is None or pool.connection_kwargs.get("valkey_connect_func") is not None:
         raise NodeUrlError("is a valkey-py client whose connections redis-py does not have: give its URL instead")
     ours = {key: value for key, value in pool.connection_kwargs.items() if not key.startswith(_OF_VALKEY_PY)}
     return Settings(kind, ours)

@@ -127,15 +127,15 @@ class Request(Waitable):
 
     @property
     def claim(self) -> tuple[Arg, ...]:
-        """The claim that it concerns: the key, and the identity, which is the first argument of such scripts."""
+        """The key and the claim that it concerns; the claim is the first argument of such scripts."""
         command = self.command
         return () if command is None else command.keys[:1] + command.args[:1]
 
     def concerns(self, release: Request) -> bool:
         """Return whether a release must not overtake this request.
 
-        It names the same claim (a renewal names several); or it has the same owner and key, because it may queue the
-        owner, and a release removes the place whatever the claim.
+        It names the release's claim (a renewal names several). Or it is another command of the same owner on the same
+        key: it may take a place in the queue, and a release removes the owner's place whichever claim it names.
         """
         command, claim, owner = self.command, release.claim, release.effect.owner
         if command is None or len(claim) < 2 or claim[0] not in command.keys:

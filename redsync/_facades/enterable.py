@@ -86,8 +86,11 @@ class Enterable(ABC, Generic[RunnerT_co, EnteredT]):
         """Return the holds of all the owner's open statements, innermost last."""
         return [hold for holds in list(self._entered.values()) for hold in holds if hold._entered_by is owner]
 
-    def _may_end(self, hold: EnteredT) -> bool:  # noqa: ARG002  (of any other)
-        """Return False if the owner, who leaves a `with` that it has not entered, rather releases what it acquired."""
+    def _may_end(self, hold: EnteredT) -> bool:  # noqa: ARG002  (other kinds ask it)
+        """Return whether the owner may end this hold's `with`, which it did not enter.
+
+        False if it holds an acquisition of the lock, which is released instead.
+        """
         return True
 
     def _forget(self, hold: EnteredT | None) -> None:

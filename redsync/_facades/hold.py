@@ -138,7 +138,13 @@ class AnyHold(Entered, Generic[RunnerT_co]):
         raise TypeError(f"a {self._NOUN} belongs to the process that acquired it: pickle the {label} instead")
 
     def __repr__(self) -> str:
-        condition = "released" if self._released else "lost" if self.lost else f"valid for {self.remaining():.1f} s"
+        condition = (
+            "released"
+            if self._released or not self._state.count
+            else "lost"
+            if self.lost
+            else f"valid for {self.remaining():.1f} s"
+        )
         if self.fencing_token is not None:
             condition += f", token {self.fencing_token}"
         return f"<{type(self).__name__} of {self._state.name!r} by {self._state.holder}, {condition}>"

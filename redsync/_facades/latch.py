@@ -110,8 +110,8 @@ class CountDownLatch(_AnyLatch[Runner]):
         While too few nodes answer, the call tries again, for up to the `timeout` option.
 
         Raises:
-            QuorumError: Too few nodes answered for that long. The call may or may not have counted; call again, and
-                this client's next call counts for both.
+            QuorumError: Too few nodes answered for that long. The call may or may not have counted: call again with
+                the same client, and the two calls together count once.
         """
         self._runner.run(self._count_down_steps(n))
 

@@ -25,12 +25,9 @@ import socket
 import struct
 from collections.abc import Callable
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from redsync.testing.simulator.loop import Host, Timeline
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["ACCEPTED", "CLOSED", "CONNECT", "Connection", "Mark", "Network", "Route", "Server", "VirtualTransport"]
 
