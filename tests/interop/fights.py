@@ -1,0 +1,190 @@
+"""A fight of two libraries for one name, and what must be true of it.
+
+Four workers of redsync and four of the neighbour, in two processes each, acquire one name, write into a ledger, release
+and pause. The ledger lives here, between all of them: a worker is inside from its program's `won` until the command to
+release, so never longer than it really holds. Then one process of each library is killed while it holds a name for
+which one of the other library waits.
+"""
+
+import asyncio
+import time
+from collections import Counter
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from itertools import count
+
+import redis
+
+from redsync.testing import LocalNodes
+from tests.interop.programs import start_ours, start_theirs
+from tests.support.leftovers import claims
+
+SECTION, PAUSE = 0.002, 0.010
+"""How long a worker works in the ledger, and pauses after its release, in seconds."""
+
+LEASE_MS, SHORT_LEASE_MS = 10_000, 2_000
+"""The leases of the fight, and of a holder that is killed."""
+
+STALL = 1.0
+"""How much later than its lease the lock of a killed holder may be seen free: the heir looks, the machine stalls."""
+
+LEAST_SHARE = 0.10
+
+PREFIX = "redlock:"
+"""What pottery puts before each name; to the others it is a part of the name."""
+
+
+@dataclass
+class Ledger:
+    """What the workers write; two inside at once overwrite each other's update.
+
+    Attributes:
+        wins: By side, "ours" or "theirs".
+        timeouts: Acquires that gave up, by side.
+        failures: What a program reported instead of an answer.
+        overlaps: How often a worker came in while another was inside.
+        total: The number that each winner reads, and writes back one higher.
+    """
+
+    wins: Counter = field(default_factory=Counter)
+    timeouts: Counter = field(default_factory=Counter)
+    failures: list = field(default_factory=list)
+    overlaps: int = 0
+    total: int = 0
+    inside: int = 0
+
+    async def work(self, side):
+        self.overlaps += self.inside > 0
+        self.inside += 1
+        read = self.total
+        await asyncio.sleep(SECTION)
+        self.total = read + 1
+        self.inside -= 1
+        self.wins[side] += 1
+
+    @property
+    def lost_updates(self):
+        return self.wins.total() - self.total
+
+
+@dataclass
+class Result:
+    """What came of one fight.
+
+    Attributes:
+        left: The keys that were left on the nodes, by node.
+        theirs_freed: After how many seconds the lock of their killed process was ours.
+        ours_freed: The same for our killed process.
+    """
+
+    library: str
+    nodes: int
+    ledger: Ledger
+    left: list
+    theirs_freed: float
+    ours_freed: float
+
+    def share(self, side):
+        return self.ledger.wins[side] / max(1, self.ledger.wins.total())
+
+    def complaints(self):
+        """Return a sentence for each thing that should not be."""
+        ledger, limit = self.ledger, SHORT_LEASE_MS / 1000 + STALL
+        checks = {
+            f"{ledger.overlaps} overlaps": ledger.overlaps,
+            f"{ledger.lost_updates} lost updates": ledger.lost_updates,
+            f"left behind {self.left}": any(self.left),
+            f"programs failed: {ledger.failures[:3]}": ledger.failures,
+            "the lock of their killed process stayed": self.theirs_freed > limit,
+            "the lock of our killed process stayed": self.ours_freed > limit,
+        }
+        for side in ("ours", "theirs"):
+            checks[f"{side} won only {self.share(side):.1%}"] = self.share(side) < LEAST_SHARE
+        return [f"{self.library}, nodes: {self.nodes}: {text}" for text, wrong in checks.items() if wrong]
+
+
+async def compete(program, worker, side, ledger, until):
+    """Let one worker acquire and release until that time."""
+    while time.monotonic() < until:
+        reply = await program.ask("acquire", worker, f"{PREFIX}fight", LEASE_MS)
+        if reply == "won":
+            await ledger.work(side)
+            reply = await program.ask("release", worker)
+        if reply == "lost":
+            ledger.timeouts[side] += 1
+        elif reply != "released":
+            ledger.failures.append(f"{side} {reply}")
+        await asyncio.sleep(PAUSE)
+
+
+async def warm_up(program, worker):
+    """Let one worker acquire a name of its own: connections are then open, scripts loaded, classes compiled."""
+    for _ in range(5):
+        assert await program.ask("acquire", worker, f"{PREFIX}warm-{worker}", LEASE_MS) == "won"
+        assert await program.ask("release", worker) == "released"
+
+
+async def fight(ours, theirs, seconds):
+    """Let two workers of each program compete; return the ledger."""
+    numbers, ledger = count(), Ledger()
+    workers = [
+        (program, next(numbers), side)
+        for side, programs in (("ours", ours), ("theirs", theirs))
+        for program in programs
+        for _ in range(2)
+    ]
+    await asyncio.gather(*(warm_up(program, worker) for program, worker, _ in workers))
+    until = time.monotonic() + seconds
+    await asyncio.gather(*(compete(*each, ledger, until) for each in workers))
+    return ledger
+
+
+async def inherit(holder, heir, name):
+    """Kill a program that holds a name; return after how many seconds a waiting one has it."""
+    assert await holder.ask("acquire", 100, name, SHORT_LEASE_MS) == "won"
+    waiting = asyncio.create_task(heir.ask("acquire", 101, name, SHORT_LEASE_MS))
+    await asyncio.sleep(0.1)  # so that it really waits; a later look makes the result only smaller
+    await holder.kill()
+    killed_at = time.monotonic()
+    reply = await waiting
+    took = time.monotonic() - killed_at
+    if reply != "won":
+        return float("inf")
+    await heir.ask("release", 101)
+    return took
+
+
+async def left_behind(urls, within=2.0):
+    """Return the keys on each node that do not go away at once: a release may still be on its way."""
+    deadline = time.monotonic() + within
+    nodes = [redis.Redis.from_url(url) for url in urls]
+    try:
+        while any(found := [claims(node) for node in nodes]) and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+        return found
+    finally:
+        for node in nodes:
+            node.close()
+
+
+async def meet(library, n, seconds):
+    """Let redsync and another library meet on n new nodes; return the result."""
+    async with AsyncExitStack() as stack:
+        urls = stack.enter_context(LocalNodes(n)).urls
+        starts = [start(library, urls) for start in (start_ours, start_ours, start_theirs, start_theirs)]
+        started = await asyncio.gather(*starts, return_exceptions=True)
+        failed = [each for each in started if isinstance(each, BaseException)]
+        for program in started:
+            if program not in failed:
+                stack.push_async_callback(program.end)
+        if failed:
+            raise failed[0]
+        ours, theirs = started[:2], started[2:]
+        ledger = await fight(ours, theirs, seconds)
+        left = await left_behind(urls)
+        theirs_freed, ours_freed = await asyncio.gather(
+            inherit(theirs[0], ours[1], f"{PREFIX}theirs"),
+            inherit(ours[0], theirs[1], f"{PREFIX}ours"),
+        )
+        left = [before + after for before, after in zip(left, await left_behind(urls), strict=True)]
+        return Result(library.name, n, ledger, left, theirs_freed, ours_freed)

@@ -1,0 +1,147 @@
+"""The programs of the fights: which libraries there are, how each is built and started, and how to talk to it.
+
+A program gets the nodes' URLs as arguments, connects, and prints `ready`. Then each line to it is a command for one of
+its workers, whose number comes second, and each command gets one line back, which starts with that number:
+
+    acquire 3 NAME LEASE_MS    3 won, or 3 lost after some 5 s of trying
+    release 3                  3 released
+    any                        3 failed REASON
+
+Commands to different workers run at the same time. A program ends with its input.
+"""
+
+import asyncio
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SOURCES = Path(__file__).parent
+BUILD = ROOT / "build" / "interop"
+LOG = BUILD / "programs.log"
+
+READY = 120.0
+"""How many seconds a program may take to start, and a worker to reply: a JVM on a busy machine."""
+
+
+@dataclass(frozen=True)
+class Library:
+    """A neighbour.
+
+    Attributes:
+        name: Its name in the table.
+        ours: The kind of redsync's that docs/compare/other-languages.md recommends, as `python_side.py` takes it.
+        command: What starts its program, in its folder of `build/interop`; the URLs follow.
+        folder: The folder of its source and build file; empty for those in Python, which need no build.
+        build: The command that builds it there.
+        tools: The executables that it needs.
+    """
+
+    name: str
+    ours: str
+    command: tuple[str, ...]
+    folder: str = ""
+    build: tuple[str, ...] = ()
+    tools: tuple[str, ...] = ()
+
+    @property
+    def slug(self):
+        """Its name on a command line."""
+        return self.name.lower().replace(" ", "-")
+
+    def missing(self):
+        """Return the tools that this machine lacks."""
+        return [tool for tool in self.tools if shutil.which(tool) is None]
+
+    def prepare(self):
+        """Build the program, if it needs that."""
+        if self.folder:
+            shutil.copytree(SOURCES / self.folder, BUILD / self.folder, dirs_exist_ok=True)
+            subprocess.run(self.build, cwd=BUILD / self.folder, check=True, stdin=subprocess.DEVNULL)
+
+
+PYTHON = (sys.executable, "-m", "tests.interop.python_side")
+NPM = ("npm", "install", "--silent", "--no-audit", "--no-fund")
+MAVEN = ("mvn", "--quiet", "--batch-mode", "dependency:copy-dependencies", "-DoutputDirectory=libraries")
+JAVA = ("java", "-XX:TieredStopAtLevel=1", "-cp", "libraries/*", "Main.java")
+
+LIBRARIES = [
+    Library("redlock-py", "mutex:200:200", (*PYTHON, "redlock-py")),
+    Library("pottery", "mutex:0:200", (*PYTHON, "pottery")),
+    Library("node-redlock 4", "mutex:200:200", ("node", "main.js", "4"), "node-redlock", NPM, ("node", "npm")),
+    Library("node-redlock 5", "mutex:100:300", ("node", "main.js", "5"), "node-redlock", NPM, ("node", "npm")),
+    Library("go-redsync", "mutex:50:250", ("./main",), "go-redsync", ("go", "build", "-o", "main", "."), ("go",)),
+    Library("rslock", "mutex:0:200", ("target/debug/interop-rslock",), "rslock", ("cargo", "build", "-q"), ("cargo",)),
+    Library("Redisson", "spin", JAVA, "redisson", MAVEN, ("java", "mvn")),
+]
+
+
+class Program:
+    """A running program; it must be killed, or ended, by the one that started it."""
+
+    def __init__(self, process):
+        self._process = process
+        self._replies = {}
+        self._reader = None
+
+    @classmethod
+    async def start(cls, command, folder, urls):
+        """Start a program, and wait until it is connected."""
+        BUILD.mkdir(parents=True, exist_ok=True)
+        pipe = asyncio.subprocess.PIPE
+        with LOG.open("a") as log:
+            process = await asyncio.create_subprocess_exec(
+                *command, *urls, cwd=folder, stdin=pipe, stdout=pipe, stderr=log
+            )
+        self = cls(process)
+        try:
+            async with asyncio.timeout(READY):
+                while (line := await process.stdout.readline()) != b"ready\n":  # libraries may print, too
+                    assert line, f"{command[0]} ended before it was ready, see {LOG}"
+        except BaseException:
+            await self.kill()
+            raise
+        self._reader = asyncio.create_task(self._read())
+        return self
+
+    async def _read(self):
+        while line := await self._process.stdout.readline():
+            number, _, reply = line.decode().strip().partition(" ")
+            if number in self._replies:
+                self._replies.pop(number).set_result(reply)
+        for waiting in self._replies.values():
+            waiting.set_result("failed the program has ended")
+
+    async def ask(self, verb, worker, *arguments):
+        """Give a worker a command; return its reply."""
+        number = str(worker)
+        reply = self._replies[number] = asyncio.get_running_loop().create_future()
+        self._process.stdin.write((" ".join([verb, number, *map(str, arguments)]) + "\n").encode())
+        return await asyncio.wait_for(reply, READY)
+
+    async def kill(self):
+        """Kill it as kill -9 does."""
+        if self._process.returncode is None:
+            self._process.kill()
+        await self._process.wait()
+        if self._reader:
+            await self._reader
+
+    async def end(self):
+        """Let it end, or kill it if it does not within 10 s."""
+        self._process.stdin.close()
+        try:
+            await asyncio.wait_for(self._process.wait(), 10)
+        except TimeoutError:
+            pass
+        await self.kill()
+
+
+async def start_ours(library, urls):
+    return await Program.start((*PYTHON, library.ours), ROOT, urls)
+
+
+async def start_theirs(library, urls):
+    return await Program.start(library.command, BUILD / library.folder if library.folder else ROOT, urls)

@@ -1,0 +1,83 @@
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Scanner;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.TimeUnit;
+import org.redisson.Redisson;
+import org.redisson.RedissonRedLock;
+import org.redisson.api.RLock;
+import org.redisson.api.RedissonClient;
+import org.redisson.config.Config;
+
+/**
+ * Redisson behind the lines that tests/interop/programs.py describes: `getLock` on one node, a `RedissonRedLock` of
+ * such locks on several. A worker is a thread, as Redisson's owner is one.
+ */
+public final class Main {
+    private static final long WAIT_MS = 5_000;
+
+    private final List<RedissonClient> clients = new ArrayList<>();
+    private final Map<String, ExecutorService> threads = new HashMap<>();
+    private final Map<String, RLock> held = new java.util.concurrent.ConcurrentHashMap<>();
+
+    private Main(String[] urls) {
+        for (String url : urls) {
+            Config config = new Config();
+            config.setThreads(4).setNettyThreads(4);
+            config.useSingleServer().setAddress(url).setConnectionMinimumIdleSize(2).setConnectionPoolSize(16);
+            clients.add(Redisson.create(config));
+        }
+    }
+
+    @SuppressWarnings("deprecation") // Redisson advises one cluster instead of several nodes.
+    private RLock lock(String name) {
+        RLock[] locks = clients.stream().map(client -> client.getLock(name)).toArray(RLock[]::new);
+        return locks.length == 1 ? locks[0] : new RedissonRedLock(locks);
+    }
+
+    private String acquire(String worker, String name, long leaseMs) throws InterruptedException {
+        RLock lock = lock(name);
+        if (!lock.tryLock(WAIT_MS, leaseMs, TimeUnit.MILLISECONDS)) {
+            return "lost";
+        }
+        held.put(worker, lock);
+        return "won";
+    }
+
+    private String release(String worker) {
+        held.remove(worker).unlock();
+        return "released";
+    }
+
+    private void execute(String[] words) {
+        String worker = words[1];
+        String reply;
+        try {
+            reply = words[0].equals("acquire") ? acquire(worker, words[2], Long.parseLong(words[3])) : release(worker);
+        } catch (Exception error) {
+            reply = "failed " + error.toString().replace('\n', ' ');
+        }
+        say(worker + " " + reply);
+    }
+
+    private static synchronized void say(String line) {
+        System.out.println(line);
+        System.out.flush();
+    }
+
+    public static void main(String[] urls) {
+        Main program = new Main(urls);
+        say("ready");
+        Scanner lines = new Scanner(System.in);
+        while (lines.hasNextLine()) {
+            String[] words = lines.nextLine().split(" ");
+            program.threads
+                    .computeIfAbsent(words[1], worker -> Executors.newSingleThreadExecutor())
+                    .execute(() -> program.execute(words));
+        }
+        System.exit(0);
+    }
+}
