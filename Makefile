@@ -10,6 +10,7 @@ MINUTES  ?= 5
 SEEDS    ?= 2000
 KIND     ?= lock
 WORKERS  ?= 4
+SECONDS  ?= 10
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export NO_MKDOCS_2_WARNING := 1
@@ -19,7 +20,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-all test-latest test-oldest lock soak simulate check twins bench peers docs clean
+.PHONY: help demo test test-all test-latest test-oldest lock soak simulate check twins bench peers interop docs clean
 
 help:  ## list the targets
 	@awk -F ':.*  ## ' '/^[a-z-]+:.*  ## / { printf "  make %-11s  %s\n", $$1, $$2 }' Makefile
@@ -81,6 +82,9 @@ peers: $(VENV)/.test  ## install other libraries for `make bench`, each in its o
 	  echo "installing $${line##* }"; $(PIP) --no-warn-conflicts --target .venv/peers/$$name "$${line##* }" || echo "left out: $$name"; done
 	@if command -v npm >/dev/null; then echo "installing node-redlock"; npm install --silent --no-audit --no-fund \
 	  --prefix .venv/peers/node-redlock redlock@4.2.0 ioredis@5; else echo "left out: node-redlock (no npm)"; fi
+
+interop: $(VENV)/.test  ## let redsync and other libraries fight for one name, SECONDS=10 a pair; LIBRARIES="rslock" chooses
+	@$(BIN)/python -m tests.interop --seconds $(SECONDS) $(LIBRARIES)
 
 docs: $(VENV)/.docs $(if $(DEMO),$(VENV)/.demo)  ## generate figures, dashboard, llms.txt and site/; DEMO=1 draws a new run
 	@$(if $(DEMO),$(BIN)/python tools/demo_picture.py --seconds 6 docs/figures/demo.svg)

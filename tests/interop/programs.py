@@ -3,7 +3,7 @@
 A program gets the nodes' URLs as arguments, connects, and prints `ready`. Then each line to it is a command for one of
 its workers, whose number comes second, and each command gets one line back, which starts with that number:
 
-    acquire 3 NAME LEASE_MS    3 won, or 3 lost after some 5 s of trying
+    acquire 3 NAME LEASE_MS    3 won, or 3 lost after about 5 s of trying
     release 3                  3 released
     any                        3 failed REASON
 
@@ -11,6 +11,7 @@ Commands to different workers run at the same time. A program ends with its inpu
 """
 
 import asyncio
+import contextlib
 import shutil
 import subprocess
 import sys
@@ -33,10 +34,11 @@ class Library:
     Attributes:
         name: Its name in the table.
         ours: The kind of redsync's that docs/compare/other-languages.md recommends, as `python_side.py` takes it.
-        command: What starts its program, in its folder of `build/interop`; the URLs follow.
+        command: The command that starts its program, in its folder of `build/interop`; the URLs follow.
         folder: The folder of its source and build file; empty for those in Python, which need no build.
         build: The command that builds it there.
         tools: The executables that it needs.
+        leaves: Set if it leaves claims of its own behind: pottery's release may overtake the last of its claims.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Library:
     folder: str = ""
     build: tuple[str, ...] = ()
     tools: tuple[str, ...] = ()
+    leaves: bool = False
 
     @property
     def slug(self):
@@ -63,16 +66,18 @@ class Library:
 
 
 PYTHON = (sys.executable, "-m", "tests.interop.python_side")
+GO = ("go", "build", "-mod=mod", "-o", "main", ".")
 NPM = ("npm", "install", "--silent", "--no-audit", "--no-fund")
-MAVEN = ("mvn", "--quiet", "--batch-mode", "dependency:copy-dependencies", "-DoutputDirectory=libraries")
+COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
+MAVEN = ("mvn", "--quiet", "--batch-mode", "-Dstyle.color=never", COPY, "-DoutputDirectory=libraries")
 JAVA = ("java", "-XX:TieredStopAtLevel=1", "-cp", "libraries/*", "Main.java")
 
 LIBRARIES = [
     Library("redlock-py", "mutex:200:200", (*PYTHON, "redlock-py")),
-    Library("pottery", "mutex:0:200", (*PYTHON, "pottery")),
+    Library("pottery", "mutex:0:200", (*PYTHON, "pottery"), leaves=True),
     Library("node-redlock 4", "mutex:200:200", ("node", "main.js", "4"), "node-redlock", NPM, ("node", "npm")),
     Library("node-redlock 5", "mutex:100:300", ("node", "main.js", "5"), "node-redlock", NPM, ("node", "npm")),
-    Library("go-redsync", "mutex:50:250", ("./main",), "go-redsync", ("go", "build", "-o", "main", "."), ("go",)),
+    Library("go-redsync", "mutex:50:250", ("./main",), "go-redsync", GO, ("go",)),
     Library("rslock", "mutex:0:200", ("target/debug/interop-rslock",), "rslock", ("cargo", "build", "-q"), ("cargo",)),
     Library("Redisson", "spin", JAVA, "redisson", MAVEN, ("java", "mvn")),
 ]
@@ -132,10 +137,8 @@ class Program:
     async def end(self):
         """Let it end, or kill it if it does not within 10 s."""
         self._process.stdin.close()
-        try:
+        with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._process.wait(), 10)
-        except TimeoutError:
-            pass
         await self.kill()
 
 

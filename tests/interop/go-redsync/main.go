@@ -9,7 +9,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/go-redsync/redsync/v4"
@@ -55,20 +54,12 @@ func (w *worker) run(locks *redsync.Redsync) {
 		} else {
 			reply = w.release()
 		}
-		say(w.id + " " + reply)
+		fmt.Println(w.id + " " + reply)
 	}
 }
 
 func oneLine(err error) string {
 	return strings.ReplaceAll(fmt.Sprint(err), "\n", " ")
-}
-
-var output sync.Mutex
-
-func say(line string) {
-	output.Lock()
-	defer output.Unlock()
-	fmt.Println(line)
 }
 
 func main() {
@@ -82,7 +73,7 @@ func main() {
 	}
 	locks := redsync.New(pools...)
 	workers := map[string]*worker{}
-	say("ready")
+	fmt.Println("ready")
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		words := strings.Fields(lines.Text())
 		known, ok := workers[words[1]]

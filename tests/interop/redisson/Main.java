@@ -3,6 +3,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Scanner;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
@@ -21,7 +22,7 @@ public final class Main {
 
     private final List<RedissonClient> clients = new ArrayList<>();
     private final Map<String, ExecutorService> threads = new HashMap<>();
-    private final Map<String, RLock> held = new java.util.concurrent.ConcurrentHashMap<>();
+    private final Map<String, RLock> held = new ConcurrentHashMap<>();
 
     private Main(String[] urls) {
         for (String url : urls) {
@@ -60,17 +61,12 @@ public final class Main {
         } catch (Exception error) {
             reply = "failed " + error.toString().replace('\n', ' ');
         }
-        say(worker + " " + reply);
-    }
-
-    private static synchronized void say(String line) {
-        System.out.println(line);
-        System.out.flush();
+        System.out.println(worker + " " + reply);
     }
 
     public static void main(String[] urls) {
         Main program = new Main(urls);
-        say("ready");
+        System.out.println("ready");
         Scanner lines = new Scanner(System.in);
         while (lines.hasNextLine()) {
             String[] words = lines.nextLine().split(" ");
