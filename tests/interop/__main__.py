@@ -11,7 +11,7 @@ import sys
 import time
 
 from tests.interop.fights import meet
-from tests.interop.programs import LIBRARIES
+from tests.interop.programs import LIBRARIES, LOG
 
 COLUMNS = "{:<16}{:>6}{:>8}{:>8}{:>14}{:>10}{:>9}{:>6}{:>8}{:>13}{:>11}"
 HEAD = ("library", "nodes", "ours", "theirs", "shares", "timeouts", "overlaps", "lost", "left", "they died", "we died")
@@ -50,7 +50,7 @@ def choose(names):
             try:
                 library.prepare()
             except subprocess.CalledProcessError as error:
-                raise SystemExit(f"{library.name} could not be built: {error}.") from None
+                raise SystemExit(f"{library.name} could not be built: {error} {LOG} says why.") from None
             if library.folder:
                 print(f"{library.name} is built, in {time.monotonic() - began:.0f} s.", flush=True)
             yield library

@@ -38,7 +38,9 @@ class Library:
         folder: The folder of its source and build file; empty for those in Python, which need no build.
         build: The command that builds it there.
         tools: The executables that it needs.
-        leaves: Set if it leaves claims of its own behind: pottery's release may overtake the last of its claims.
+        leaves: Set if it may leave its own claims behind: pottery's release overtakes the last of its claims.
+        stalls: Set if over several nodes no worker may get the lock for seconds, so that a fight shows no
+            shares: node-redlock 5 keeps claims on a minority while it retries.
     """
 
     name: str
@@ -48,6 +50,7 @@ class Library:
     build: tuple[str, ...] = ()
     tools: tuple[str, ...] = ()
     leaves: bool = False
+    stalls: bool = False
 
     @property
     def slug(self):
@@ -62,21 +65,24 @@ class Library:
         """Build the program, if it needs that."""
         if self.folder:
             shutil.copytree(SOURCES / self.folder, BUILD / self.folder, dirs_exist_ok=True)
-            subprocess.run(self.build, cwd=BUILD / self.folder, check=True, stdin=subprocess.DEVNULL)
+            with LOG.open("a") as log:
+                subprocess.run(self.build, cwd=BUILD / self.folder, check=True, stdout=log, stderr=subprocess.STDOUT)
 
 
 PYTHON = (sys.executable, "-m", "tests.interop.python_side")
 GO = ("go", "build", "-mod=mod", "-o", "main", ".")
 NPM = ("npm", "install", "--silent", "--no-audit", "--no-fund")
 COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
-MAVEN = ("mvn", "--quiet", "--batch-mode", "-Dstyle.color=never", COPY, "-DoutputDirectory=libraries")
+MAVEN = ("mvn", "--quiet", "--batch-mode", COPY, "-DoutputDirectory=libraries")
 JAVA = ("java", "-XX:TieredStopAtLevel=1", "-cp", "libraries/*", "Main.java")
 
 LIBRARIES = [
     Library("redlock-py", "mutex:200:200", (*PYTHON, "redlock-py")),
     Library("pottery", "mutex:0:200", (*PYTHON, "pottery"), leaves=True),
     Library("node-redlock 4", "mutex:200:200", ("node", "main.js", "4"), "node-redlock", NPM, ("node", "npm")),
-    Library("node-redlock 5", "mutex:100:300", ("node", "main.js", "5"), "node-redlock", NPM, ("node", "npm")),
+    Library(
+        "node-redlock 5", "mutex:100:300", ("node", "main.js", "5"), "node-redlock", NPM, ("node", "npm"), stalls=True
+    ),
     Library("go-redsync", "mutex:50:250", ("./main",), "go-redsync", GO, ("go",)),
     Library("rslock", "mutex:0:200", ("target/debug/interop-rslock",), "rslock", ("cargo", "build", "-q"), ("cargo",)),
     Library("Redisson", "spin", JAVA, "redisson", MAVEN, ("java", "mvn")),

@@ -13,78 +13,66 @@ WAIT = 5.0
 """For how many seconds an acquire tries."""
 
 
-class Redsync:
-    """A spin lock or mutex of ours."""
+def redsync(kind, urls):
+    """Return the functions that acquire and release a spin lock or mutex of ours."""
+    from redsync import Client
 
-    def __init__(self, kind, urls):
-        from redsync import Client
+    # The nodes are new and never restart. With a guard they would grant nothing at first.
+    client = Client(urls, prefix="", restart_guard=0)
+    make = client.get_spin_lock
+    if kind != "spin":
+        low, high = (int(ms) / 1000 for ms in kind.split(":")[1:])
+        make = functools.partial(client.get_mutex, backoff=lambda tries: random.uniform(low, high))
 
-        # The nodes are new and never restart. With a guard they would grant nothing at first.
-        client = Client(urls, prefix="", restart_guard=0)
-        self._make = client.get_spin_lock
-        if kind != "spin":
-            low, high = (int(ms) / 1000 for ms in kind.split(":")[1:])
-            self._make = functools.partial(client.get_mutex, backoff=lambda tries: random.uniform(low, high))
+    def acquire(name, lease_ms):
+        lock = make(name, lease=lease_ms / 1000)
+        return lock.acquire(timeout=WAIT) and lock
 
-    def acquire(self, name, lease_ms):
-        lock = self._make(name, lease=lease_ms / 1000)
-        return lock if lock.acquire(timeout=WAIT) else None
-
-    def release(self, lock):
-        lock.release()
+    return acquire, lambda lock: lock.release()
 
 
-class RedlockPy:
+def redlock_py(_, urls):
     """Its tries are 200 ms apart, as by default, which gives up after 3."""
+    from redlock import Redlock
 
-    def __init__(self, urls):
-        from redlock import Redlock
-
-        self._locks = Redlock(urls, retry_count=int(WAIT / Redlock.default_retry_delay))
-
-    def acquire(self, name, lease_ms):
-        return self._locks.lock(name, lease_ms) or None
-
-    def release(self, lock):
-        self._locks.unlock(lock)
+    locks = Redlock(urls, retry_count=int(WAIT / Redlock.default_retry_delay))
+    return locks.lock, locks.unlock
 
 
-class Pottery:
+def pottery(_, urls):
     """Its tries are up to 200 ms apart; it puts `redlock:` before a name, so a name here must start with it."""
+    from pottery import Redlock
+    from redis import Redis
 
-    def __init__(self, urls):
-        import pottery
-        from redis import Redis
+    masters = {Redis.from_url(url) for url in urls}
 
-        self._make = functools.partial(pottery.Redlock, masters={Redis.from_url(url) for url in urls})
+    def acquire(name, lease_ms):
+        lock = Redlock(key=name.removeprefix("redlock:"), masters=masters, auto_release_time=lease_ms / 1000)
+        return lock.acquire(timeout=WAIT) and lock
 
-    def acquire(self, name, lease_ms):
-        lock = self._make(key=name.removeprefix("redlock:"), auto_release_time=lease_ms / 1000)
-        return lock if lock.acquire(timeout=WAIT) else None
-
-    def release(self, lock):
-        lock.release()
+    return acquire, Redlock.release
 
 
 class Worker:
     """One thread, which executes one line after the other."""
 
-    def __init__(self, number, library):
+    def __init__(self, number, acquire, release):
         self._number = number
-        self._library = library
+        self._acquire = acquire
+        self._release = release
         self._thread = ThreadPoolExecutor(1)
         self._lock = None
 
-    def start(self, verb, *arguments):
-        self._thread.submit(self._execute, verb, *arguments)
+    def start(self, *words):
+        self._thread.submit(self._execute, *words)
 
     def _execute(self, verb, name="", lease_ms=0):
         try:
             if verb == "acquire":
-                self._lock = self._library.acquire(name, int(lease_ms))
-                reply = "lost" if self._lock is None else "won"
+                self._lock = self._acquire(name, int(lease_ms))
+                reply = "won" if self._lock else "lost"
             else:
-                self._library.release(self._lock)
+                self._release(self._lock)
                 reply = "released"
         except Exception as error:  # the driver counts and shows it
             reply = f"failed {type(error).__name__} {error}".replace("\n", " ")
@@ -97,14 +85,13 @@ def say(line):
 
 
 def main(library, *urls):
-    makers = {"redlock-py": RedlockPy, "pottery": Pottery}
-    side = makers[library](urls) if library in makers else Redsync(library, urls)
+    functions = {"redlock-py": redlock_py, "pottery": pottery}.get(library, redsync)(library, urls)
     workers = {}
     say("ready")
     for line in sys.stdin:
         verb, number, *arguments = line.split()
         if number not in workers:
-            workers[number] = Worker(number, side)
+            workers[number] = Worker(number, *functions)
         workers[number].start(verb, *arguments)
 
 

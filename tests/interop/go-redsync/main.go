@@ -47,14 +47,12 @@ func (w *worker) release() string {
 
 func (w *worker) run(locks *redsync.Redsync) {
 	for words := range w.commands {
-		var reply string
-		if words[0] == "acquire" {
-			ms, _ := strconv.Atoi(words[3])
-			reply = w.acquire(locks, words[2], time.Duration(ms)*time.Millisecond)
-		} else {
-			reply = w.release()
+		if words[0] == "release" {
+			fmt.Println(w.id + " " + w.release())
+			continue
 		}
-		fmt.Println(w.id + " " + reply)
+		ms, _ := strconv.Atoi(words[3])
+		fmt.Println(w.id + " " + w.acquire(locks, words[2], time.Duration(ms)*time.Millisecond))
 	}
 }
 

@@ -38,21 +38,16 @@ function version5() {
 const library = version === "4" ? version4() : version5();
 const held = new Map();
 
-async function acquire(worker, name, lease) {
+async function execute(verb, worker, name, lease) {
   try {
-    held.set(worker, await library.acquire(name, Number(lease)));
-    return "won";
-  } catch (error) {
-    return library.taken(error) ? "lost" : `failed ${error.message}`;
-  }
-}
-
-async function release(worker) {
-  try {
+    if (verb === "acquire") {
+      held.set(worker, await library.acquire(name, Number(lease)));
+      return "won";
+    }
     await library.release(held.get(worker));
     return "released";
   } catch (error) {
-    return `failed ${error.message}`;
+    return verb === "acquire" && library.taken(error) ? "lost" : `failed ${error.message}`;
   }
 }
 
@@ -61,9 +56,9 @@ async function main() {
   console.log("ready");
   const lines = readline.createInterface({ input: process.stdin });
   lines.on("line", async (line) => {
-    const [verb, worker, ...rest] = line.split(" ");
-    const reply = verb === "acquire" ? await acquire(worker, ...rest) : await release(worker);
-    console.log(`${worker} ${reply.replaceAll("\n", " ")}`);
+    const words = line.split(" ");
+    const reply = await execute(...words);
+    console.log(`${words[1]} ${reply.replaceAll("\n", " ")}`);
   });
   lines.on("close", () => process.exit());
 }

@@ -39,29 +39,18 @@ public final class Main {
         return locks.length == 1 ? locks[0] : new RedissonRedLock(locks);
     }
 
-    private String acquire(String worker, String name, long leaseMs) throws InterruptedException {
-        RLock lock = lock(name);
-        if (!lock.tryLock(WAIT_MS, leaseMs, TimeUnit.MILLISECONDS)) {
-            return "lost";
-        }
-        held.put(worker, lock);
-        return "won";
-    }
-
-    private String release(String worker) {
-        held.remove(worker).unlock();
-        return "released";
-    }
-
-    private void execute(String[] words) {
-        String worker = words[1];
-        String reply;
+    private String execute(String[] words) {
         try {
-            reply = words[0].equals("acquire") ? acquire(worker, words[2], Long.parseLong(words[3])) : release(worker);
+            if (words[0].equals("release")) {
+                held.remove(words[1]).unlock();
+                return "released";
+            }
+            RLock lock = lock(words[2]);
+            held.put(words[1], lock);
+            return lock.tryLock(WAIT_MS, Long.parseLong(words[3]), TimeUnit.MILLISECONDS) ? "won" : "lost";
         } catch (Exception error) {
-            reply = "failed " + error.toString().replace('\n', ' ');
+            return "failed " + error.toString().replace('\n', ' ');
         }
-        System.out.println(worker + " " + reply);
     }
 
     public static void main(String[] urls) {
@@ -72,7 +61,7 @@ public final class Main {
             String[] words = lines.nextLine().split(" ");
             program.threads
                     .computeIfAbsent(words[1], worker -> Executors.newSingleThreadExecutor())
-                    .execute(() -> program.execute(words));
+                    .execute(() -> System.out.println(words[1] + " " + program.execute(words)));
         }
         System.exit(0);
     }

@@ -21,17 +21,6 @@ async fn acquire(manager: LockManager, held: Held, worker: &str, name: &str, lea
     }
 }
 
-async fn release(manager: LockManager, held: Held, worker: &str) {
-    let lock = held.lock().await.remove(worker);
-    match lock {
-        Some(lock) => {
-            manager.unlock(&lock).await;
-            println!("{worker} released");
-        }
-        None => println!("{worker} failed it holds nothing"),
-    }
-}
-
 #[tokio::main]
 async fn main() {
     let mut manager = LockManager::new(env::args().skip(1).collect());
@@ -48,7 +37,11 @@ async fn main() {
                     let lease = Duration::from_millis(lease.parse().expect("the lease is a number"));
                     acquire(manager, held, worker, name, lease).await;
                 }
-                ["release", worker] => release(manager, held, worker).await,
+                ["release", worker] => {
+                    let lock = held.lock().await.remove(worker);
+                    manager.unlock(&lock.expect("the worker won")).await;
+                    println!("{worker} released");
+                }
                 _ => println!("0 failed unknown command: {line}"),
             }
         });
