@@ -17,8 +17,6 @@ COLUMNS = "{:<16}{:>6}{:>8}{:>8}{:>14}{:>10}{:>9}{:>6}{:>8}{:>13}{:>11}"
 HEAD = ("library", "nodes", "ours", "theirs", "shares", "timeouts", "overlaps", "lost", "left", "they died", "we died")
 """The last two: the seconds from the kill of a process of theirs, or ours, until the other side had its lock."""
 
-SECONDS_MAX = 600
-
 
 def row(result):
     """Return a line of the table."""
@@ -63,8 +61,8 @@ def main(arguments=None):
     parser.add_argument("libraries", nargs="*", metavar="LIBRARY", help="by default all of those below")
     parser.epilog = ", ".join(library.slug for library in LIBRARIES)
     options = parser.parse_args(arguments)
-    if not 0 < options.seconds <= SECONDS_MAX:
-        parser.error(f"a fight lasts up to {SECONDS_MAX} s")
+    if not 0 < options.seconds <= 600:
+        parser.error("a fight lasts up to 600 s")
     if unknown := set(options.libraries) - {library.slug for library in LIBRARIES}:
         parser.error(f"no such library: {', '.join(sorted(unknown))}")
     libraries = list(choose(options.libraries))
