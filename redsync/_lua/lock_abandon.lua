@@ -1,5 +1,5 @@
 -- Purpose: roll back an attempt at a lock or mutex: drop our claim if this node granted one, and leave the queue if we
--- stop waiting. A lock that was ours is then handed over. Of a free one the script only wakes the next waiter, because
+-- stop waiting. If so, a lock that was ours is handed over. Of a free one the script only wakes the next waiter, because
 -- this node may have just woken us: it does not know any more whether it is a lock or a mutex. Idempotent.
 -- KEYS[1] lock: hash claim -> hold count; or mutex: string
 -- KEYS[2] queue: zset owner -> arrival ms, or ticket of a fair lock
