@@ -376,7 +376,7 @@ class LeakedClaims(OwnChecker):
             noun, verb = parse(sent.script)
             if noun == PERMIT and verb != "renew":
                 self._names[sent.keys[0]], self._semaphores[sent.keys[0]] = (sent.keys[1], sent.keys[2]), None
-            elif len(sent.keys) >= 3 and verb != "renew":
+            elif verb != "renew" and any(b"_queue:" in each for each in sent.keys):
                 self._names[sent.keys[0]] = sent.keys[1], sent.keys[2]
             else:
                 self._names.setdefault(claim.key, (b"", b""))
