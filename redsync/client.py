@@ -13,7 +13,7 @@ import redis
 
 from redsync._core.observing import Event
 from redsync._drivers.threads import ThreadRunner
-from redsync._facades.claimable import HoldOptions, LockOptions
+from redsync._facades.claimable import HoldOptions
 from redsync._facades.decorator import locked_decorator
 from redsync._facades.fair_lock import FairLock
 from redsync._facades.fenced_lock import FencedHold, FencedLock
@@ -120,7 +120,6 @@ class Client(AnyClient[ThreadRunner]):
         timeout: float | None = None,
         lease: float | None = None,
         max_hold: float | None = None,
-        min_hold: float | None = None,
         on_lost: Callable[[Hold], object] | None = None,
     ) -> Lock:
         """Return the reentrant lock of that name; all objects of one name are the same lock.
@@ -130,22 +129,20 @@ class Client(AnyClient[ThreadRunner]):
             timeout: The longest wait of `with` in seconds; None for no limit.
             lease: Seconds for which the nodes keep a claim, unrenewed; None: the client's lease, renewed.
             max_hold: Seconds after which a hold ends even if renewed; None for no limit.
-            min_hold: Seconds from its acquire on for which a lock keeps all others out, even if it is released earlier:
-                so machines whose clocks differ by less run a job only once. None: free at its release.
             on_lost: Called once with the hold when it is lost, in the thread that notices, often the one that renews
                 all holds: a slow call delays renewals.
 
         Raises:
             ValueError: The name or a number is invalid.
         """
-        return Lock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, min_hold=min_hold, on_lost=on_lost)
+        return Lock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
 
     def get_mutex(
         self,
         name: str | bytes,
         *,
         backoff: Callable[[int], float] | None = None,
-        **options: Unpack[LockOptions[Hold]],
+        **options: Unpack[HoldOptions[Hold]],
     ) -> Mutex:
         """Return a mutex of that name: the canonical Redlock, non-reentrant, owned by the object that acquires it.
 
@@ -159,7 +156,7 @@ class Client(AnyClient[ThreadRunner]):
         """
         return Mutex(self, name, backoff=backoff, **options)
 
-    def get_fair_lock(self, name: str | bytes, **options: Unpack[LockOptions[Hold]]) -> FairLock:
+    def get_fair_lock(self, name: str | bytes, **options: Unpack[HoldOptions[Hold]]) -> FairLock:
         """Return the fair lock of that name: first come, first served.
 
         The options are those of `get_lock`.
@@ -169,7 +166,7 @@ class Client(AnyClient[ThreadRunner]):
         """
         return FairLock(self, name, **options)
 
-    def get_fenced_lock(self, name: str | bytes, **options: Unpack[LockOptions[FencedHold]]) -> FencedLock:
+    def get_fenced_lock(self, name: str | bytes, **options: Unpack[HoldOptions[FencedHold]]) -> FencedLock:
         """Return the fenced lock of that name: each acquisition gets a token, higher than all before it.
 
         The options are those of `get_lock`.
@@ -184,7 +181,7 @@ class Client(AnyClient[ThreadRunner]):
         name: str | bytes,
         *,
         backoff: Callable[[int], float] | None = None,
-        **options: Unpack[LockOptions[Hold]],
+        **options: Unpack[HoldOptions[Hold]],
     ) -> SpinLock:
         """Return a lock of that name that polls instead of queueing.
 
@@ -272,17 +269,17 @@ class Client(AnyClient[ThreadRunner]):
 
     @overload
     def locked(
-        self, name: str, *, on_busy: Literal["raise"] = ..., **options: Unpack[LockOptions[Hold]]
+        self, name: str, *, on_busy: Literal["raise"] = ..., **options: Unpack[HoldOptions[Hold]]
     ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 
     @overload
     def locked(
-        self, name: str, *, on_busy: Literal["skip"], **options: Unpack[LockOptions[Hold]]
+        self, name: str, *, on_busy: Literal["skip"], **options: Unpack[HoldOptions[Hold]]
     ) -> Callable[[Callable[P, R]], Callable[P, R | None]]: ...
 
     @overload
     def locked(
-        self, name: str, *, on_busy: Callable[..., S], **options: Unpack[LockOptions[Hold]]
+        self, name: str, *, on_busy: Callable[..., S], **options: Unpack[HoldOptions[Hold]]
     ) -> Callable[[Callable[P, R]], Callable[P, R | S]]: ...
 
     def locked(
@@ -290,7 +287,7 @@ class Client(AnyClient[ThreadRunner]):
         name: str,
         *,
         on_busy: str | Callable[..., Any] = "raise",
-        **options: Unpack[LockOptions[Hold]],
+        **options: Unpack[HoldOptions[Hold]],
     ) -> Any:
         """Decorate a function: it runs under a lock that its arguments name.
 

@@ -1,7 +1,6 @@
 """First steps with locks and permits: what they tell, typed tokens, and errors that say what is wrong."""
 
 import copy
-import time
 
 import pytest
 import redis
@@ -67,42 +66,3 @@ def test_error_of_fresh_nodes_says_when_they_grant():
     possible = r"2 must answer, which is possible in [0-9]+\.[0-9] s \["
     with LocalNodes(3) as nodes, nodes.client(restart_guard=30) as client, pytest.raises(QuorumError, match=possible):
         client.get_lock("x", timeout=0).__enter__()
-
-
-@pytest.mark.parametrize("make", [f"get_{name}" for name, _, like, *_ in redsync._KINDS if like in ("lock", "mutex")])
-def test_lock_with_a_shortest_hold_keeps_others_out_until_then(client, make_client, make):
-    """A job that takes an instant runs once, although a clock of another machine is half a second late."""
-    job = getattr(client, make)("nightly", min_hold=1.0)
-    with job:
-        began = time.monotonic()
-    assert not job.owned()
-    late = getattr(make_client(), make)("nightly")
-    assert not late.acquire(False)
-    assert late.acquire(timeout=20)
-    assert time.monotonic() - began >= 0.99
-    late.release()
-
-
-def test_shortest_hold_that_is_over_changes_nothing(client, make_client, eventually):
-    with client.get_lock("nightly", min_hold=0.05) as hold:
-        began = hold.remaining()
-        eventually(lambda: hold.remaining() < began - 0.06)
-    assert make_client().get_lock("nightly").acquire(timeout=0.5)
-
-
-def test_nested_release_of_a_shortest_hold_keeps_the_lock(client):
-    lock = client.get_lock("nightly", min_hold=20)
-    with lock:
-        with lock:
-            pass
-        assert lock.owned()
-    assert lock.locked()
-    assert lock.force_release()
-
-
-@pytest.mark.parametrize(
-    "make", [lambda c: c.get_semaphore("x", 3, min_hold=1), lambda c: c.get_read_write_lock("x", min_hold=1)]
-)
-def test_kinds_without_a_shortest_hold_say_so(client, make):
-    with pytest.raises(TypeError, match="min_hold is an option of locks and mutexes only"):
-        make(client)

@@ -144,7 +144,6 @@ class HoldState:
         end_waiters: The number of callers that sleep until the hold ends.
         what: The noun for it in messages.
         entered: The objects that open `with` statements returned, each with a weak reference to its context manager.
-        min_hold: Seconds from `since` on for which its claim keeps others out, even if it is released earlier.
         task: The asyncio task in which a thread acquired it, as a weak reference; None outside of tasks.
         rolled_back: True once a renewal has rolled back the claim of a hold that had ended. From then on a node without
             the claim is no sign of a loss.
@@ -174,7 +173,6 @@ class HoldState:
     rolled_back: bool = False
     task: ReferenceType[Any] | None = None
     fencing_token: int | None = None
-    min_hold: float = 0.0
 
     def valid(self, now: float) -> bool:
         """Return whether the hold may be believed at that instant."""

@@ -15,7 +15,10 @@ __all__ = ["is_refusal", "one_line", "outline", "printable", "split_urls"]
 
 LONGEST = 200
 
-_REFUSALS = ("noauth", "wrongpass", "noperm", "authentication required", "username-password", "no permission")
+_REFUSALS = (
+    *("noauth", "wrongpass", "noperm", "authentication required", "username-password", "no permission"),
+    "without any password configured",  # it got a password, but has none
+)
 
 
 def is_refusal(text: str) -> bool:

@@ -32,6 +32,7 @@ __all__ = [
     "NodeUrlError",
     "addresses_in",
     "check_url",
+    "for_redis_py",
     "number_of_replicas",
     "require_different",
 ]
@@ -50,6 +51,11 @@ _CLUSTER: Final = re.compile(r"redis(s?)\+cluster://(?:([^@/?#]*)@)?([^@/?#]+)(?
 
 class NodeUrlError(ValueError):
     """Invalid URL of a node, a Sentinel group or a cluster; the text says what is wrong, and shows nothing of it."""
+
+
+def for_redis_py(url: str) -> str:
+    """Return a URL with the scheme that redis-py knows: `redis`, where it is `valkey`."""
+    return re.sub("^valkey(?=s?[:+])", "redis", url)
 
 
 def check_url(url: str) -> None:

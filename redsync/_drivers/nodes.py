@@ -20,7 +20,7 @@ from redsync._core.clusters import slots_of
 from redsync._core.memory import BLANK, FORGOT, JOINING, NEWBORN, Birth
 from redsync._core.observing import NodeChanged
 from redsync._core.text import one_line
-from redsync._core.urls import ClusterUrl, GroupUrl, NodeUrlError, check_url, require_different
+from redsync._core.urls import ClusterUrl, GroupUrl, NodeUrlError, check_url, for_redis_py, require_different
 from redsync._drivers.discovery import ClusterLocator, Location, Locator, SentinelLocator, Witness
 from redsync._drivers.environment import clock
 from redsync._drivers.fake_nodes import fake_socket
@@ -394,7 +394,7 @@ def _nodes_of(index: int, given: Any, client_class: type[Any]) -> list[Node]:
         NodeUrlError: A URL is invalid.
         ValueError: redis-py does not know an option.
     """
-    url = re.sub("^valkey(?=s?[:+])", "redis", given) if isinstance(given, str) else None
+    url = for_redis_py(given) if isinstance(given, str) else None
     if url is None:
         pool: Any = settings_of(given, client_class)
         if hasattr(pool, "sentinel_manager"):

@@ -28,7 +28,7 @@ from redsync._protocols.observed import observed
 from redsync._protocols.queue_policies import FifoByArrival, QueuePolicy
 from redsync.exceptions import AcquireTimeout, RedsyncError
 
-__all__ = ["Acquire", "Claimable", "HoldOptions", "HoldT", "LockOptions", "TaskClaimable", "ThreadClaimable"]
+__all__ = ["Acquire", "Claimable", "HoldOptions", "HoldT", "TaskClaimable", "ThreadClaimable"]
 
 Acquire: TypeAlias = Callable[[Session, AcquireRequest, float], Steps[HoldState | None]]
 """Returns the protocol that acquires."""
@@ -45,12 +45,6 @@ class HoldOptions(TypedDict, Generic[HoldT], total=False):
     lease: float | None
     max_hold: float | None
     on_lost: Callable[[HoldT], object] | None
-
-
-class LockOptions(HoldOptions[HoldT], total=False):
-    """The options of locks and mutexes, see `Client.get_lock`."""
-
-    min_hold: float | None
 
 
 def _tell_lost(make_hold: Callable[[HoldState], HoldT], on_lost: Callable[[HoldT], object], state: HoldState) -> None:
@@ -85,7 +79,6 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
         timeout: float | None = None,
         lease: float | None = None,
         max_hold: float | None = None,
-        min_hold: float | None = None,
         on_lost: Callable[[HoldT], object] | None = None,
     ) -> None:
         """Check and keep the options."""
@@ -95,9 +88,6 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
         self._timeout = None if timeout is None else check_timeout(True, timeout)
         self._lease = None if lease is None else self._runner.session.timing.check_lease(lease)
         self._max_hold = None if max_hold is None else self._runner.session.timing.check_lease(max_hold, "max_hold")
-        if min_hold is not None and not self._KIND.shares_names:
-            raise TypeError("min_hold is an option of locks and mutexes only")
-        self._min_hold = None if min_hold is None else self._runner.session.timing.check_lease(min_hold, "min_hold")
         if on_lost is not None and not callable(on_lost):
             raise TypeError(f"on_lost is a function that takes the hold, not {on_lost!r}")
         self._on_lost = on_lost
@@ -119,7 +109,6 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
             lease=self._lease if lease is None else self._runner.session.timing.check_lease(lease),
             timeout=timeout,
             max_hold=self._max_hold,
-            min_hold=self._min_hold or 0.0,
             on_lost=self._tell_lost,
             holds=count,
             queue=self._QUEUE,
@@ -159,7 +148,6 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
             "lease": self._lease,
             "max_hold": self._max_hold,
             "on_lost": self._on_lost,
-            **({} if self._min_hold is None else {"min_hold": self._min_hold}),
         }
 
 

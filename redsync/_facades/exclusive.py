@@ -18,7 +18,7 @@ from redsync._core.holds import HoldState
 from redsync._core.keys import LockKeys, encode_name
 from redsync._core.session import AnyHost, AsyncRunner, Runner, RunnerT_co
 from redsync._core.timing import check_timeout, retry_delay
-from redsync._facades.claimable import Claimable, HoldT, LockOptions, TaskClaimable, ThreadClaimable
+from redsync._facades.claimable import Claimable, HoldOptions, HoldT, TaskClaimable, ThreadClaimable
 from redsync._facades.hold import AsyncHold, Hold
 from redsync._protocols import surveys
 from redsync._protocols.claims import AcquireRequest
@@ -38,7 +38,7 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
     _OWNER: ClassVar[str]
     _limit = None
 
-    def __init__(self, host: AnyHost[RunnerT_co], name: str | bytes, **options: Unpack[LockOptions[HoldT]]) -> None:
+    def __init__(self, host: AnyHost[RunnerT_co], name: str | bytes, **options: Unpack[HoldOptions[HoldT]]) -> None:
         self._set_up(host, name, **options)
         self._claimant = self._runner.owner
         self._keys = LockKeys.of(host.prefix, name if name.__class__ is str else encode_name(name), self._KIND.mode)
@@ -121,7 +121,7 @@ class Polling(Exclusive[RunnerT_co, HoldT]):
         name: str | bytes,
         *,
         backoff: Callable[[int], float] | None = None,
-        **options: Unpack[LockOptions[HoldT]],
+        **options: Unpack[HoldOptions[HoldT]],
     ) -> None:
         if backoff is not None and not callable(backoff):
             raise TypeError(f"backoff must be a function from the number of tries to seconds, not {backoff!r}")

@@ -5,16 +5,12 @@
 -- KEYS[3] places: hash owner -> "expiry number ask-id guard channel"
 -- ARGV[1] claim: "<owner>:<number>"   ARGV[2] remaining hold count
 -- ARGV[3] Redisson's channel, on which to announce the release of a lock, except on a voter of a cluster
--- ARGV[4] only at 0: for how long the claim still keeps the lock from others, ms; then this node changes nothing else
 -- Reply: 1 this node had our claim | 0 it did not
 if ARGV[2] ~= '0' then
   if redis.pcall('hexists', KEYS[1], ARGV[1]) ~= 1 then return 0 end
   -- A node out of memory may refuse the new count. That is harmless: each later count is set as a whole, 0 is a HDEL.
   redis.pcall('hset', KEYS[1], ARGV[1], ARGV[2])
   return 1
-end
-if ARGV[4] and (redis.pcall('hexists', KEYS[1], ARGV[1]) == 1 or redis.pcall('get', KEYS[1]) == ARGV[1]) then
-  return redis.call('pexpire', KEYS[1], ARGV[4])
 end
 -- The claim is the hash's only field, so this deletes the lock; unless a read-write lock of Redisson came in between.
 local value_type, ours = 'hash', redis.pcall('hdel', KEYS[1], ARGV[1])

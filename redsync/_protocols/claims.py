@@ -20,6 +20,7 @@ from redsync._core.observing import AcquireRecord
 from redsync._core.quorum import ReplyParser, Tally, Verdict
 from redsync._core.scripts import Arg, ClaimKind, Command, new_tuple
 from redsync._core.session import Session
+from redsync._core.text import one_line
 from redsync._core.timing import milliseconds
 from redsync._protocols.answers import most_refusals, refusals_of_owners, time_left, type_error
 from redsync._protocols.queue_policies import PLACE_KEPT, FifoByArrival, QueuePolicy, Waiting
@@ -58,7 +59,6 @@ class AcquireRequest:
         lease: Seconds for which nodes keep the claim; None for the client's lease, renewed by the watchdog.
         timeout: Seconds to wait; 0.0 for one try, None for no limit.
         max_hold: Seconds after which the hold ends whatever the renewals say; None for no limit.
-        min_hold: Seconds for which the claim keeps others out, even if it is released earlier.
         on_lost: The callback for a loss of the hold.
         holds: The number of acquisitions to make at once.
         queue: Makes the policy by which the acquire waits for a lock that others hold.
@@ -74,7 +74,6 @@ class AcquireRequest:
     lease: float | None = None
     timeout: float | None = None
     max_hold: float | None = None
-    min_hold: float = 0.0
     on_lost: Callable[[HoldState], object] | None = None
     holds: int = 1
     queue: Callable[[Waiting], QueuePolicy] = FifoByArrival
@@ -237,18 +236,20 @@ class Claim:
         return most_refusals(tally) + tally.unheard < tally.quorum
 
     def holder(self, tally: Tally) -> str | None:
-        """Return the owner that caused most refusals, as text; None if it is not known."""
+        """Return the owner that caused most refusals, as one short line; None if it is not known."""
         holders = Counter(refusal.holder for refusal in tally.refusals if refusal.holder)
         if not holders:
             return None
         claim = holders.most_common(1)[0][0]
-        return owner_of(claim) if self.request.kind.is_threads else claim.decode("utf-8", "backslashreplace")
+        return one_line(owner_of(claim) if self.request.kind.is_threads else claim.decode("utf-8", "backslashreplace"))
 
     def seconds_to_look(self, tally: Tally, random: float) -> float:
         """Return in how many seconds after a refused round to look whether the claims in the way have run out."""
         kind = self.request.kind
         if kind.shares_names and not all(is_ours(refusal.holder) for refusal in refusals_of_owners(tally)):
-            return _POLL + _POLL_SPREAD * random
+            # Far back in the queue seldom: each waiter would ask all nodes 30 times a second.
+            ahead: int = max(refusal.ahead for refusal in refusals_of_owners(tally))
+            return (_POLL + _POLL_SPREAD * random) * (1 + max(ahead, 0))
         return time_left(tally) + 0.001 + _SPREAD * random
 
     def place_to_restore(self) -> tuple[Arg, ...]:
@@ -288,7 +289,6 @@ class Claim:
             may_keep=may_keep,
             kept_until=kept_until,
             since=since,
-            min_hold=request.min_hold,
         )
 
     def register(self, state: HoldState) -> None:

@@ -13,7 +13,6 @@ from redsync._core.observing import HoldLost
 from redsync._core.quorum import Tally, Verdict, thoroughly
 from redsync._core.scripts import ClaimKind, Command
 from redsync._core.session import Session
-from redsync._core.timing import milliseconds
 from redsync._protocols.observed import tell_end as tell_observers
 from redsync.exceptions import LeaseLostError, NotOwnedError
 
@@ -167,8 +166,6 @@ def _release(
         if state.lost is not None:
             raise _lost(state)
         command, timeout = state.release_command(), session.timing.round_timeout(state.lease)
-        if state.min_hold and not state.count and (keep := milliseconds(state.since + state.min_hold - now)) > 0:
-            command = command._replace(args=(*command.args, keep), steady=False)
         tally = yield from broadcast(
             Broadcast(
                 command=command,

@@ -201,6 +201,7 @@ def is_held(session: Session, kind: ClaimKind, name: str | bytes, keys: LockKeys
 
     Raises:
         QuorumError: Too few nodes answered to tell.
+        KeyTypeError: The key holds a value of another type.
     """
 
     def parse(reply: Any) -> set[bytes] | Refusal:
@@ -218,8 +219,12 @@ def is_held(session: Session, kind: ClaimKind, name: str | bytes, keys: LockKeys
         unheard, backed = tally.unheard, most(tally)
         if backed >= tally.quorum:
             return Verdict.WON
-        # A node that failed may keep the claim too: as long as that matters, hear every node.
-        return Verdict.PENDING if unheard and backed + unheard + tally.failed >= tally.quorum else Verdict.LOST
+        # A node that failed may keep the claim too: as long as that matters, hear every node. So too if values of
+        # another type may rule a quorum out.
+        foreign = tally.refusals.count(WRONG_TYPE)
+        matters = backed + unheard + tally.failed >= tally.quorum
+        matters = matters or (foreign > 0 and foreign + unheard > len(tally.nodes) - tally.quorum >= foreign)
+        return Verdict.PENDING if unheard and matters else Verdict.LOST
 
     # The writer comes first, then a reader.
     tally = yield from broadcast(_look(session, keys, owner, parse, most=2)._replace(decide=decide))

@@ -40,6 +40,10 @@ COMMANDS: Final = {
 class _Parser(argparse.ArgumentParser):
     """Exits with our own status on wrong arguments, and writes through `output`."""
 
+    def __init__(self, **settings: Any) -> None:
+        # Abbreviations would also be looked for among the words of a wrapped command.
+        super().__init__(allow_abbrev=False, **settings)
+
     def format_help(self) -> str:
         return f"{super().format_help()}\n{_DOCS}\n"
 

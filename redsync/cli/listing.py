@@ -282,10 +282,12 @@ def _meant(word: str, claims: list[Claim]) -> str | None:
     """
     word = shown(encoded(word))
     begin = word.removesuffix(ELLIPSIS)
+    # The id of an owner that holds nothing is not the beginning of another's: `uuid:1` is not `uuid:13`.
+    is_beginning = len(begin) >= 8 and (":" not in word or word != begin)
     ways: tuple[Callable[[Claim, str], bool], ...] = (
         lambda claim, _: word == shown(claim.owner),
         lambda claim, process: word in (shown(short(claim.owner)), process, f"{process} ({claim.mode})"),
-        lambda claim, _: len(begin) >= 8 and shown(claim.owner).startswith(begin),
+        lambda claim, _: is_beginning and shown(claim.owner).startswith(begin),
     )
     for way in ways:
         owners = sorted({claim.owner for claim in claims if way(claim, shown(who(claim.owner, claim.client)))})

@@ -28,7 +28,7 @@ from redis.retry import Retry
 from redsync._core.clusters import KeyTagging, owner_in, read_cluster, slots_of
 from redsync._core.scripts import Command, Script
 from redsync._core.text import is_refusal, one_line, printable
-from redsync._core.urls import ClusterUrl, GroupUrl, NodeUrlError, check_url
+from redsync._core.urls import ClusterUrl, GroupUrl, NodeUrlError, check_url, for_redis_py
 from redsync._protocols.surveys import NameLook, key_patterns, look_command, name_of_key
 from redsync.cli.arguments import encoded, urls_of
 from redsync.cli.exits import FINE, NO_TLS, ONLY_TLS, UNCONFIGURED, UNREADABLE, SetupError, status_without_quorum
@@ -203,6 +203,7 @@ def _nodes_of(url: str, timeout: float) -> list[Node]:
         NodeUrlError: The URL is not valid.
         ValueError: redis-py does not know an option; the message may contain its value.
     """
+    url = for_redis_py(url)
     settings = {
         "socket_timeout": timeout,
         "socket_connect_timeout": timeout,

@@ -11,6 +11,7 @@ import threading
 import pytest
 
 from redsync.cli import main
+from redsync.cli.arguments import parse
 from redsync.testing import LocalNodes
 
 
@@ -53,6 +54,10 @@ def test_unclear_command_is_wrong_usage(arguments, said, capsys):
     status, out, err = run(capsys, "lock", *arguments)
     assert (status, out) == (64, "")
     assert err.endswith(said)
+
+
+def test_options_of_the_command_are_not_taken_for_abbreviations():
+    assert parse(["lock", "x", "mytool", "--m", "3"]).wrapped == ["mytool", "--m", "3"]
 
 
 def test_command_runs_without_dashes(run_lock):

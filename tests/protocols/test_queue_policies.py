@@ -221,6 +221,19 @@ def test_waiter_far_behind_looks_seldom_but_before_its_place_ends(make_toy, ahea
     assert longest - 0.1 < toy.waits[0].until - toy.tallies[0].at <= longest + 0.01
 
 
+@pytest.mark.parametrize(("ahead", "longest"), [(0, 0.05), (9, 0.5)])
+def test_waiter_for_a_lock_of_another_library_looks_often_near_the_front(make_toy, ahead, longest):
+    toy = make_toy(random=0.999)
+    refused = toy.all_say([20_000, b"285475da-9152-4c83-822a-67ee2f116a79:52", ahead])
+    toy.acquire(
+        ("ask lock_acquire for a place", refused),
+        ("wait for wake-up", toy.slept(0.01)),
+        ("ask lock_acquire for a place", toy.all_say(NEW)),
+        crowded=True,
+    )
+    assert toy.waits[0].until - toy.tallies[0].at == pytest.approx(longest, rel=0.1)
+
+
 # No place.
 
 

@@ -76,13 +76,10 @@ async def use_async_client(client: AsyncClient) -> None:
 
 
 def make_async_locks(client: AsyncClient) -> None:
-    lock = client.get_lock("report", timeout=1, lease=5, max_hold=60, min_hold=1, on_lost=note_async_hold)
+    lock = client.get_lock("report", timeout=1, lease=5, max_hold=60, on_lost=note_async_hold)
     fair = client.get_fair_lock(b"report", timeout=1, lease=5, max_hold=60, on_lost=note_async_hold)
     fenced = client.get_fenced_lock("report", timeout=1, lease=5, max_hold=60, on_lost=note_async_hold)
-    client.get_fair_lock("report", min_hold=1)
-    client.get_fenced_lock("report", min_hold=1)
-    client.get_spin_lock("report", min_hold=1)
-    mutex = client.get_mutex("m", backoff=float, timeout=1, lease=5, max_hold=60, min_hold=1, on_lost=note_async_hold)
+    mutex = client.get_mutex("m", backoff=float, timeout=1, lease=5, max_hold=60, on_lost=note_async_hold)
     spin = client.get_spin_lock("r", backoff=lambda n: n / 9, timeout=1, lease=5, max_hold=60, on_lost=note_async_hold)
     pair = client.get_read_write_lock("report", timeout=1, lease=5, max_hold=60, on_lost=note_async_hold)
     assert_type((lock, fair, fenced), tuple[AsyncLock, AsyncFairLock, AsyncFencedLock])

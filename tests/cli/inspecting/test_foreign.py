@@ -99,6 +99,13 @@ def test_ls_without_a_prefix_lists_locks_and_not_the_whole_database(make_client,
     assert names == ["f", "go", "java", "latch", "lock", "mutex", "permits"]
 
 
+def test_break_takes_no_full_id_for_the_beginning_of_another(raw, redsync):
+    """The owner `...:5` has released it: `...:52` must keep it."""
+    on_each(raw, "HSET", "x", REDISSON, 1)
+    assert redsync("break", "x", "--owner", REDISSON[:-1], "--yes", BARE).status == 1
+    assert kept(raw, "x")
+
+
 def test_lock_that_redisson_has_on_several_nodes_is_one_row(raw, redsync):
     """A RedLock has another id on each node."""
     for i, node in enumerate(raw[:3]):
