@@ -107,7 +107,6 @@ def test_closed_streams_change_no_status_and_redirect_no_message(arguments, stat
             (["lock", "x", "--", "no-such-command"], 127, "full"),
             (["lock", "x", "--url", "nonsense", "--", "true"], 78, "without reader"),
             (["break", "x", "--owner", "a", "--yes"], 1, "closed"),
-            (["doctor", "--url", NO_NODE], 69, "without reader"),
         ),
     ],
     ids=case_name,

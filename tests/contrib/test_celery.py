@@ -145,7 +145,7 @@ def test_deliveries_of_the_same_arguments_take_turns(site, eventually):
     first, second, other = site.send("charge", 7), site.send("charge", 7), site.send("charge", 8)
     # The second delivery leaves its worker process free for the other order.
     eventually(lambda: len(site.notes("begin")) == 2)
-    eventually(lambda: site.logged("to be delivered again in 0.05 s: 'charge:7' was still held by others"))
+    eventually(lambda: site.logged("to be delivered again in 0.05 s: lock 'charge:7' was still held by"))
     assert len(site.notes("begin 7")) == 1
     site.open(7)
     assert [first.get(timeout=60), second.get(timeout=60)] == ["charge:7"] * 2
