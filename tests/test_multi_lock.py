@@ -342,6 +342,28 @@ def test_wait_lost_ends_when_one_of_another_client_is_lost(client, far, make_wor
 
 
 @pytest.mark.asyncio_too
+@pytest.mark.parametrize("ending", ["lost", "released"])
+def test_wait_lost_sleeps_on_after_a_part_was_released_or_its_client_closed(
+    make_client, make_worker, client, eventually, ending
+):
+    closing, other = make_client(), make_worker()
+    locks = [client.get_lock("a"), closing.get_lock("b"), client.get_lock("c")]
+    multi, owner = client.get_multi_lock(*locks), make_worker()
+    hold = owner.do(multi.__enter__)
+    states = {state.name: state for each in (client, closing) for state in each.runner.session.holds}
+    sleeper = other.start(hold.wait_lost, 60)
+    eventually(lambda: states["a"].end_waiters)
+    closing.close()
+    owner.do(locks[0].release)
+    eventually(lambda: states["c"].end_waiters)
+    if ending == "lost":
+        lose(client, "c")
+    else:
+        owner.do(locks[2].release)
+    assert sleeper.result(20) is (ending == "lost")
+
+
+@pytest.mark.asyncio_too
 def test_wait_lost_raises_when_its_client_is_closed_and_others_can_still_be_lost(
     make_client, make_worker, other, client, eventually
 ):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Generic
@@ -135,28 +136,29 @@ class AnyMultiHold(Entered, Generic[HoldT]):
         for hold in self._holds:
             hold._refuse_released()
 
-    # Sleeping until one of several holds ends: the sleeper waits for the end of the first hold, and a loss of another
-    # one signals the first one's key.
+    # Sleeping until one is lost or all are released: the sleeper waits for the end of one after the other, and a loss
+    # of any wakes it wherever it sleeps.
 
-    def _wait_steps(self, timeout: float | None) -> Steps[None]:
-        first, *others = self._holds
+    def _waits(self, timeout: float | None) -> Iterator[tuple[Any, Steps[None]]]:
+        """Yield the runner and the steps of each wait, lazily: each begins when the one before it is over."""
+        timeout = check_timeout(True, timeout)
+        deadline = math.inf if timeout is None else self._runner.now() + timeout
 
         def over() -> bool:
-            return first._released or any(hold._state.lost is not None for hold in others)
+            return hold._released or any(each._state.lost is not None for each in self._holds)
 
-        return wait_end(first._state, over, self._runner.now(), check_timeout(True, timeout))
-
-    def _ring_steps(self) -> Steps[None]:
-        first = self._holds[0]._state
-        return signal(first.end_key)
+        for hold in self._holds:
+            now = hold._runner.now()
+            if hold._state.live and not over():
+                yield hold._runner, wait_end(hold._state, over, now, deadline - now)
 
     def _attach(self, ring: Callable[[HoldState], None]) -> None:
-        for hold in self._holds[1:]:
+        for hold in self._holds:
             hold._state.loss_callbacks.append(ring)
 
     def _detach(self, ring: Callable[[HoldState], None]) -> None:
         """Undo `_attach`, even an interrupted one."""
-        for hold in self._holds[1:]:
+        for hold in self._holds:
             if ring in hold._state.loss_callbacks:
                 hold._state.loss_callbacks.remove(ring)
 
@@ -195,12 +197,14 @@ class MultiHold(Releasing, AnyMultiHold[Hold]):
         """
 
         def ring(_: HoldState) -> None:
-            with suppress(RedsyncError):  # The sleeper's client was closed, which ended the sleep.
-                self._runner.run(self._ring_steps())
+            for hold in self._holds:
+                with suppress(RedsyncError):  # Its client was closed, which ended the sleep.
+                    hold._runner.run(signal(hold._state.end_key))
 
         try:
             self._attach(ring)
-            self._runner.run(self._wait_steps(timeout))
+            for runner, steps in self._waits(timeout):
+                runner.run(steps)
         finally:
             self._detach(ring)
         return self.lost
@@ -249,12 +253,14 @@ class AsyncMultiHold(AsyncReleasing, AnyMultiHold[AsyncHold], Cancelling):
         """Sleep until one of the locks is lost or all are released. See `MultiHold.wait_lost`."""
 
         def ring(_: HoldState) -> None:
-            with suppress(RedsyncError):  # The sleeper's client was closed, which ended the sleep.
-                self._runner.run_at_once(self._ring_steps())
+            for hold in self._holds:
+                with suppress(RedsyncError):  # Its client was closed, which ended the sleep.
+                    hold._runner.run_at_once(signal(hold._state.end_key))
 
         try:
             self._attach(ring)
-            await self._runner.run(self._wait_steps(timeout))
+            for runner, steps in self._waits(timeout):
+                await runner.run(steps)
         finally:
             self._detach(ring)
         return self.lost
