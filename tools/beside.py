@@ -26,6 +26,7 @@ _ALIKE: Final = ("Lock", "Hold")
 
 _SHARED: Final = ("timeout", "lease", "max_hold", "on_lost")
 _HEADING: Final = re.compile(r"^## (\w+)\n", re.MULTILINE)
+_PRIVATE: Final = re.compile(r'id="(redsync\.[\w.]*\b_[A-Za-z]\w*)"')
 _SECOND_HEADING: Final = re.compile(r'>\s*<h3 id="(redsync\.([A-Z]\w+))" class="doc doc-heading">.*?</h3>', re.DOTALL)
 
 
@@ -35,8 +36,16 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
 
 
 def on_page_content(html: str, *, page: Any, **_: Any) -> str:
-    """Return a page of the reference without second headings, and all other pages unchanged."""
-    return without_second_headings(html) if page.file.src_uri.startswith(FOLDER) else html
+    """Return a page of the reference without second headings, and all other pages unchanged.
+
+    Raises:
+        ValueError: It would show something private: options of mkdocstrings do not mean what they seem to.
+    """
+    if not page.file.src_uri.startswith(FOLDER):
+        return html
+    if shown := _PRIVATE.findall(html):
+        raise ValueError(f"{page.file.src_uri} shows private members, such as {shown[0]}")
+    return without_second_headings(html)
 
 
 def on_page_context(context: dict[str, Any], *, page: Any, **_: Any) -> dict[str, Any]:
