@@ -12,7 +12,21 @@ from pathlib import Path
 from redsync.testing import LocalNodes
 
 CONFTEST = """
-pytest_plugins = ["redsync.contrib.pytest"]
+import pytest
+
+from redsync import Client
+
+
+@pytest.fixture(scope="session")
+def locks():
+    with Client.from_env() as client:
+        yield client
+
+
+@pytest.fixture
+def printer(locks):
+    with locks.get_lock("pytest:printer", timeout=3600) as hold:
+        yield hold
 """
 
 TESTS = """
@@ -22,7 +36,7 @@ from pathlib import Path
 import pytest
 
 
-@pytest.mark.exclusive("printer", timeout=60)
+@pytest.mark.usefixtures("printer")
 @pytest.mark.parametrize("page", range(6))
 def test_prints(page):
     printer = Path("printer")
