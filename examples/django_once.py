@@ -18,8 +18,8 @@ from django.test import Client as Browser
 from django.urls import path
 from django.views.decorators.http import require_POST
 
-from redsync import AcquireTimeout
-from redsync.contrib.django import get_client, single_run
+from redsync import AcquireTimeout, Hold
+from redsync.contrib.django import get_client
 from redsync.testing import LocalNodes
 
 directory = tempfile.TemporaryDirectory()
@@ -49,10 +49,16 @@ class Order(models.Model):
 class Command(BaseCommand):
     help = "Send all orders that were paid, on one machine at a time."
 
-    @single_run("send_orders")
     def handle(self, **options: object) -> None:
+        try:
+            with get_client().get_lock("send_orders", timeout=0) as hold:
+                self.send(hold)
+        except AcquireTimeout:
+            self.stderr.write("not run: another machine runs it")
+
+    def send(self, hold: Hold) -> None:
         for order in Order.objects.filter(paid=True, sent=False):
-            self.hold.check()  # raises if the lock was lost: another machine may be sending
+            hold.check()  # raises if the lock was lost: another machine may be sending
             order.sent = True
             order.save()
             self.stdout.write(f"sent order {order.pk}")

@@ -84,7 +84,7 @@ SAYS = {
         409 already paid
         while another machine holds the lock:
         423 the order is locked
-        not run: another machine holds 'send_orders'
+        not run: another machine runs it
         sent order 1
         """,
     "celery_once.py": r"""
