@@ -380,6 +380,8 @@ class NodeRegistry:
         """Report the changes of state since the last call."""
         now = self._clock()
         for node in self._nodes:
+            if not node.tried and now < self._heard_by:
+                continue  # It has no state to report before its first connect, unless a look-up of its name hangs.
             change = node.change(now, self._is_suspect(node), self._restart_guard)
             if change is not None:
                 self._report(change)

@@ -124,7 +124,7 @@ class Node:
         remembers_since: Since when it has remembered all claims; infinity while its birth record is inconclusive. A new
             claim needs nodes that have remembered for at least the claim's guard.
         last_error: The last error, for people.
-        tried: True once a connect has succeeded or failed; before that there is no state to report.
+        tried: True once a connect has succeeded or failed.
         former: The discarded connections. The next connection begins by ending them.
         generation: The number of its server: it grows when the node has another server, or another process of it.
     """
@@ -267,11 +267,8 @@ class Node:
         left = self.remembers_since + guard - now
         if not guard or left <= 0:
             return self._unconfirmed(now, guard)
-        when = "as soon as it and its peers were asked" if left == math.inf else f"in {left:.1f} s"
-        return (
-            f"{FORGOT} claims that are still believed: takes part in new grants again {when} "
-            f"(Client(restart_guard=...) sets for how long)"
-        )
+        when = "until all nodes were asked" if left == math.inf else f"for {left:.1f} s"
+        return f"{FORGOT} claims: no new grants {when} (restart_guard)"
 
     def _unconfirmed(self, now: float, guard: float) -> str | None:
         """Return why its server may no longer be the master, as far as the client knows; see `discovery`."""
@@ -304,7 +301,7 @@ class Node:
         state = self._state(now, suspect, guard)
         if state == "down" and self.down_reason == INTERRUPTED:
             return None  # The node works, and is being reconnected.
-        if state == self._reported or not self.tried or (state == "quarantined" and self.remembers_since == math.inf):
+        if state == self._reported or (state == "quarantined" and self.remembers_since == math.inf):
             # The meaning of a missing birth record is unknown until the node and its peers were asked.
             return None
         self._reported = state

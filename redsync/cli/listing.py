@@ -134,8 +134,8 @@ def ls(options: Any) -> int:
         print_table(LISTED, list(list_rows(view["names"], len(nodes.nodes), time.time())))
     if view["more"]:
         warn(more_than(options.limit))
-    elif not view["names"] and sys.stdout.isatty() and not options.json and status == FINE:
-        warn("no such names on the nodes")
+    elif not view["names"] and not options.json and status == FINE:
+        warn(f"no locks match {shown(nodes.prefix + encoded(options.pattern))} on the nodes")
     complain(answers)
     return status
 

@@ -7,6 +7,7 @@ import redis
 
 from redsync import ConfigurationError
 from redsync._core.memory import BLANK, NEWBORN, ORIGINAL, Birth
+from redsync._core.observing import NodeChanged
 from redsync._drivers.any_maintenance import NodeRegistry
 from redsync._drivers.nodes import NodeInfo, make_nodes
 from tests.support.scripted import StandIn
@@ -192,3 +193,14 @@ def test_nodes_that_a_client_knew_are_never_marked_as_new_again(guarded):
         answer(asked[-1], b"blank 5000", 0, 1, 2)  # as nodes that are out of memory
     assert len(asked) > 2
     assert {request.effect.command.args[0] for request in asked} == {NEWBORN}
+
+
+def test_node_whose_first_connect_takes_too_long_is_reported_once():
+    net = Net()
+    net.connect(0, 1)
+    net.registry.report_changes()
+    assert net.life.told == [], "the look-up of its name may take a while"
+    net.now += 2.0
+    for _ in range(2):
+        net.registry.report_changes()
+        assert net.life.told == [NodeChanged("node-2:6379", "down", "not connected yet")]

@@ -313,10 +313,10 @@ def test_without_rich_tables_are_a_plain_sentence_and_json_works(command, three,
     assert redsync(*command, "--json").json["nodes"]
 
 
-def test_ls_says_on_a_terminal_that_there_are_no_names(nodes, start):
-    command = start("ls", terminal=True)
-    command.read_until("no such names on the nodes")
-    assert command.end() == 0
+def test_ls_says_that_no_lock_matches(nodes, redsync):
+    for arguments, pattern in (["ls"], "redsync:*"), (["ls", "a*", "--prefix", "b:"], "b:a*"):
+        done = redsync(*arguments)
+        assert (done.status, done.out, done.err) == (0, "", f"no locks match {pattern} on the nodes\n")
 
 
 def test_owner_is_shortened_if_it_has_a_uuid():
