@@ -43,7 +43,7 @@ _LEAST_TIME = 0.02
 _SLOWER = 4
 """The time for each node is this many times what the quorum took, if that is longer."""
 
-_AGAIN = re.compile(r"in new grants again in ([0-9]+\.[0-9]) s")
+_AGAIN = re.compile(r"no new grants for ([0-9]+\.[0-9]) s")
 """In a node's reason to fail: when it takes part again."""
 
 NEW, EXISTING = 1, 2
