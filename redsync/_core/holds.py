@@ -45,7 +45,7 @@ from typing import Any, Final, NamedTuple, Protocol, Self
 from weakref import ReferenceType
 
 from redsync._core.keys import HoldKey, LockKeys, wake_channel
-from redsync._core.scripts import ClaimKind, Command, new_tuple
+from redsync._core.scripts import ClaimKind, Command
 
 __all__ = ["MOST", "HoldState", "HoldTable", "Learner", "Owner", "Renewal", "soon"]
 
@@ -208,9 +208,7 @@ class HoldState:
 
     def release_command(self) -> Command:
         """Return the command that leaves `count` acquisitions."""
-        # Drivers keep the words of steady commands, and the rest of a big permit is long.
-        steady = not self.count
-        return new_tuple(Command, (self.kind.release, self.keys.all, (self.claim, self.count, self.rest), steady))
+        return Command(self.kind.release, self.keys.all, (self.claim, self.count, self.rest))
 
     @property
     def rest(self) -> bytes:

@@ -31,16 +31,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from functools import cache, lru_cache
+from functools import cache
 from importlib.resources import files
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from redsync._core.memory import Guard
 
-__all__ = ["Arg", "ClaimKind", "Command", "Script", "new_tuple"]
-
-new_tuple: Final = tuple.__new__
-"""Makes a named tuple from all of its values. On the hot path: calling the class costs twice as much."""
+__all__ = ["Arg", "ClaimKind", "Command", "Script"]
 
 Arg: TypeAlias = bytes | int | Guard
 
@@ -105,40 +102,16 @@ class Command(NamedTuple):
         script: The script to execute.
         keys: The script's KEYS.
         args: The script's ARGV.
-        steady: True if the client sends it again and again, with only another claim.
     """
 
     script: Script
     keys: tuple[bytes, ...]
     args: tuple[Arg, ...]
-    steady: bool = False
 
     @property
     def words(self) -> tuple[bytes | int, ...]:
         """The arguments as a driver would send them now."""
         return tuple(bytes(arg) if isinstance(arg, Guard) else arg for arg in self.args)
-
-    def framed(self) -> bytes:
-        """Return the bytes of a steady command; all but its claim are packed once."""
-        script, keys, args, _ = self
-        claim: Any = args[0]
-        # With the guard as it is now: the client may know other processes since.
-        words = [bytes(arg) if arg.__class__ is Guard else arg for arg in args[1:]]
-        head, tail = _frame(script.sha, keys, tuple(words), len(claim))
-        return b"".join((head, claim, tail))
-
-
-@lru_cache(maxsize=1024)
-def _frame(sha: bytes, keys: tuple[bytes, ...], rest: tuple[Any, ...], length: int) -> tuple[bytes, bytes]:
-    """Return the bytes of a command before and after its first argument, which has that length."""
-    before = map(_word, (b"EVALSHA", sha, b"%d" % len(keys), *keys))
-    head = b"*%d\r\n%b$%d\r\n" % (len(keys) + len(rest) + 4, b"".join(before), length)
-    return head, b"\r\n" + b"".join(map(_word, rest))
-
-
-def _word(arg: bytes | int) -> bytes:
-    word = b"%d" % arg if isinstance(arg, int) else arg
-    return b"$%d\r\n%b\r\n" % (len(word), word)
 
 
 class ClaimKind(NamedTuple):

@@ -33,10 +33,8 @@ NOTHING_TOLD = Tell(Command(Script("", b"", b""), (), ()), None)
 
 def pack_command(command: Command) -> bytes:
     """Return a command's bytes."""
-    script, keys, args, _ = command
-    words = [
-        word if word.__class__ is bytes else b"%d" % word if isinstance(word, int) else bytes(word) for word in args
-    ]
+    script, keys, args = command
+    words = [b"%d" % word if isinstance(word, int) else bytes(word) for word in args]
     return pack(b"EVALSHA", script.sha, b"%d" % len(keys), *keys, *words)
 
 
@@ -88,7 +86,7 @@ class Request(Waitable):
         command = effect.command
         if command.__class__ is Command:
             self.command = command
-            self._pack(command)
+            self.data = pack_command(command)
 
     def make(self) -> bool:
         """Make the command and its bytes, unless they exist; return False if there is nothing to send.
@@ -98,11 +96,8 @@ class Request(Waitable):
         if self.command is None and not isinstance(self.effect.command, Command):
             self.command = self.effect.command()
             if self.command is not None:
-                self._pack(self.command)
+                self.data = pack_command(self.command)
         return self.command is not None
-
-    def _pack(self, command: Command) -> None:
-        self.data = command.framed() if command.steady else pack_command(command)
 
     def repeat(self) -> None:
         """Begin the round again, without votes; nodes may still execute what they were sent before."""

@@ -18,7 +18,7 @@ from redsync._core.holds import HoldState, Owner
 from redsync._core.keys import LockKeys
 from redsync._core.observing import AcquireRecord
 from redsync._core.quorum import ReplyParser, Tally, Verdict
-from redsync._core.scripts import Arg, ClaimKind, Command, new_tuple
+from redsync._core.scripts import Arg, ClaimKind, Command
 from redsync._core.session import Session
 from redsync._core.text import one_line
 from redsync._core.timing import milliseconds
@@ -170,7 +170,7 @@ class Claim:
         request = self.request
         keys = request.keys.all if place or request.kind.mode else request.keys.held
         args = claim, request.holds, milliseconds(self.lease), self._memory, *place
-        return new_tuple(Command, (request.kind.acquire, keys, args, not place))
+        return Command(request.kind.acquire, keys, args)
 
     @property
     def _memory(self) -> Arg:

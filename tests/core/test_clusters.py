@@ -33,7 +33,7 @@ def test_all_keys_of_a_voter_are_in_its_slot_and_plain_again_without_their_tag(k
 
 def test_command_is_the_same_but_for_its_keys():
     command = Command(Script.load("lock_renew"), (b"x", b"{y}"), (b"claim", 7))
-    assert VOTER.command(command) == (command.script, (TAG + b"x", TAG + b"{y}"), (b"claim", 7), False)
+    assert VOTER.command(command) == (command.script, (TAG + b"x", TAG + b"{y}"), (b"claim", 7))
     assert PLAIN.command(command) == command
 
 
