@@ -28,14 +28,14 @@ from typing import Any, ClassVar, Final
 try:
     from celery import Celery, Task
     from celery.exceptions import Ignore, ImproperlyConfigured, Retry
-    from celery.signals import worker_init, worker_process_shutdown
+    from celery.signals import worker_init
     from celery.utils.log import get_task_logger
     from kombu.utils.json import dumps, loads
 except ImportError as error:  # pragma: no cover
     raise ImportError("redsync.contrib.celery needs `pip install redsync-toolkit[celery]`") from error
 
 from redsync import AcquireTimeout, Client, ConfigurationError, Hold, QuorumError
-from redsync.contrib.shared import CLIENTS, NameTemplate, ProcessClient, shortened
+from redsync.contrib.shared import NameTemplate, ProcessClient, shortened
 
 __all__ = ["OnceTask", "get_client"]
 
@@ -169,10 +169,4 @@ def _check_setting(sender: Any, **_: Any) -> None:
         raise SystemExit(f"the setting of redsync.contrib.celery is wrong: {error}") from error
 
 
-def _close(**_: Any) -> None:
-    for client in list(CLIENTS):
-        client.close()  # Worker processes end without running Python's finalizers.
-
-
 worker_init.connect(_check_setting)
-worker_process_shutdown.connect(_close)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from redsync import AcquireTimeout, Client, ConfigurationError, LeaseLostError, QuorumError
 
-__all__ = ["CLIENTS", "LONGEST", "ErrorReply", "Guards", "LockError", "NameTemplate", "ProcessClient", "RequestName"]
+__all__ = ["LONGEST", "ErrorReply", "Guards", "LockError", "NameTemplate", "ProcessClient", "RequestName"]
 __all__ += ["UNAVAILABLE", "explained", "shortened", "too_many"]
 
 GuardT = TypeVar("GuardT")
@@ -28,10 +27,6 @@ LockError: TypeAlias = AcquireTimeout | QuorumError | LeaseLostError
 """The errors of a lock that say that the work must not run, or must stop."""
 
 Reply: TypeAlias = Callable[[LockError], Exception | None]
-
-
-CLIENTS: Final[weakref.WeakSet[ProcessClient]] = weakref.WeakSet()
-"""Those of this process, for a framework that ends it without running Python's finalizers."""
 
 
 class ProcessClient:
@@ -48,7 +43,6 @@ class ProcessClient:
         self._read: Final = read
         # No lock, which another thread might hold during a fork: the first client that gets in here counts.
         self._made: Final[dict[str, Client]] = {}
-        CLIENTS.add(self)
 
     def get(self) -> Client:
         """Return the client; after a fork, the child uses its parent's object as a new client.

@@ -18,7 +18,7 @@ PROJECT = {
     "shop/settings.py": """
         import json, os
         ALLOWED_HOSTS = ["*"]
-        INSTALLED_APPS = ["redsync.contrib.django", "shop", "shop.django"]
+        INSTALLED_APPS = ["redsync.contrib.django", "shop"]
         REDSYNC = json.loads(os.environ["SHOP_REDSYNC"])
         ROOT_URLCONF = "shop.urls"
         SECRET_KEY = "shop"
@@ -42,7 +42,6 @@ PROJECT = {
 
         urlpatterns = [path("count", count)]
         """,
-    "shop/django.py": "",
     "shop/wsgi.py": "from django.core.wsgi import get_wsgi_application\napplication = get_wsgi_application()\n",
 }
 
@@ -97,11 +96,6 @@ def test_bad_setting_is_an_error_at_the_start_of_the_project(project, setting, s
     assert status == 1
     assert "redsync.E001" in err
     assert said in err
-
-
-def test_label_is_redsync_so_that_another_app_may_be_called_django(project):
-    status, _, err = project.run("check", "redsync", "django")
-    assert (status, err) == (0, "")
 
 
 def test_good_settings_pass_the_check_without_any_node(project):
