@@ -64,3 +64,11 @@ def test_abandoned_connection_drops_held_messages():
         wire = Wire(seed)
         wire.connection.abort()
         assert not {b"1", b"2"} & set(wire.heal(at=30.0)[0])
+
+
+def test_connection_that_its_client_closed_is_forgotten_once_the_node_knows():
+    wire = Wire(0)
+    wire.connection.hang_up()
+    assert list(wire.route.connections) == [wire.connection]
+    assert wire.heal(at=0.0)[0][-1] is CLOSED
+    assert not wire.route.connections

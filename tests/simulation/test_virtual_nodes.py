@@ -1,5 +1,6 @@
 """Virtual nodes: what they refuse, when keys end, and which clocks waive promises."""
 
+import asyncio
 import sys
 
 import pytest
@@ -73,3 +74,20 @@ def test_node_in_trouble_refuses_writes_or_those_that_need_memory_unless_the_scr
     assert str(run(sim, source)).startswith(reply)
     sim.nodes[0].recover()
     assert run(sim, "redis.call('set', KEYS[1], 'x') return 1") == 1
+
+
+def test_restart_with_older_data_loses_what_was_executed_in_those_seconds_and_nothing_else(sim, machine):
+    async def hold(client, name):
+        async with client.get_lock(name):
+            await asyncio.sleep(10.0)
+
+    client, node = machine.client(), sim.nodes[0]
+    for name in ("early", "late"):
+        machine.start(hold(client, name))
+        sim.run(until=sim.now + 0.5)
+    found = []
+    for lost in (0.1, 0.7):
+        node.crash()
+        node.restart(lost=lost)
+        found.append([key for key in (b"redsync:early", b"redsync:late") if node.store.find(key) is not None])
+    assert found == [[b"redsync:early", b"redsync:late"], [b"redsync:early"]]

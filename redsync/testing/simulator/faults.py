@@ -250,8 +250,7 @@ class Nemesis(Injector):
     def _go_back(self, node: VirtualNode, before: float) -> None:
         if node.state in {"up", "hung"} and self._sim.now < self._until:
             node.crash()
-            # Nodes keep their state from before each command. Without the 1e-9 s, rounding would miss that instant.
-            lost = max(self._sim.now - before - 1e-9, 0.0)
+            lost = self._sim.now - before + 1e-9  # else rounding could keep what was executed at that instant
             self._sim.timeline.after(0.05 * self._rewinds.random(), partial(node.restart, lost=lost))
 
     def _gifts(self) -> list[dict[int, float]]:

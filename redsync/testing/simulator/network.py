@@ -147,8 +147,11 @@ class Stream:
             connection.reset()
         elif connection.open:
             self._end.receive(connection, message)
-            if self is connection.there and connection.waits_for_room:
-                connection.make_room()
+            if self is connection.there:
+                if message is CLOSED:
+                    connection.forget()
+                elif connection.waits_for_room:
+                    connection.make_room()
 
     def end(self) -> None:
         """Tell the receiver after a while that the connection has ended, unless the path is blocked."""
@@ -225,10 +228,14 @@ class Connection:
         if not self.open:
             return
         self.open, self._dark = False, silently
-        self._route.connections.pop(self, None)
+        self.forget()
         if not silently:
             self.back.end()
             self.there.end()
+
+    def forget(self) -> None:
+        """Take it out of its route: the client has closed it, and the node knows."""
+        self._route.connections.pop(self, None)
 
     def refuse(self) -> None:
         """Reset a client that sends over it after its end; a dark machine answers nothing."""

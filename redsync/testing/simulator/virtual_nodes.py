@@ -494,10 +494,9 @@ class VirtualNode:
             self.end(connection)
 
     def _go_back(self, instant: float) -> None:
-        # Later states never happened.
+        # Later commands never happened; each state is from before one.
         while self._states and self._states[-1][0] > instant:
-            self._states.pop()
-        self.store.load(self._states[-1][1] if self._states else {})
+            self.store.load(self._states.pop()[1])
 
     def flush(self) -> None:
         """Forget everything, as after FLUSHALL: no connection notices."""
