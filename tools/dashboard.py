@@ -110,11 +110,6 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
         ),
         Panel("Quarantine left", "s", (("max by (node) (redsync_node_quarantine_remaining_seconds)", "{{node}}"),)),
         Panel("Releases pending", "short", (("sum by (node) (redsync_node_releases_pending)", "{{node}}"),)),
-        Panel(
-            "Clock allowance used",
-            "percentunit",
-            (("max by (node) (redsync_node_clock_allowance_used_ratio)", "{{node}}"),),
-        ),
         Panel("Watchdog lag", "s", _quantiles("redsync_watchdog_lag_seconds")),
     ),
     "Semaphores and rate limiters": (
@@ -132,7 +127,6 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
             "ops",
             ((_rate("redsync_limiter_permits_total", "name_group, outcome", _GROUP), "{{name_group}} {{outcome}}"),),
         ),
-        Panel("Retry after", "s", _quantiles("redsync_limiter_retry_after_seconds", "name_group", _GROUP)),
     ),
     "What the nodes keep (redsync exporter)": (
         Panel("Held", "short", ((f"sum by (name_group) (redsync_kept_holds{{{_WHOSE}}})", "{{name_group}}"),)),

@@ -23,7 +23,6 @@ __all__ = [
     "LONG",
     "AcquireEnded",
     "AcquireRecord",
-    "ClocksRead",
     "Detail",
     "Entries",
     "Event",
@@ -34,7 +33,6 @@ __all__ = [
     "NodeChanged",
     "Observer",
     "ObserverSubscription",
-    "RetryAfterTold",
     "Step",
     "WatchdogWoke",
     "noting_of",
@@ -206,22 +204,6 @@ class AcquireEnded(NamedTuple):
     error: str = ""
 
 
-class ClocksRead(NamedTuple):
-    """The client read the nodes' clocks, to compare them with its own.
-
-    Attributes:
-        began: The instant before the first node was asked, in seconds on the client's clock.
-        ended: The instant after the last answer.
-        clocks: The address of each node that answered in that time, and its clock in seconds since 1970.
-        allowed: The most by which the rates of the clocks may differ.
-    """
-
-    began: float
-    ended: float
-    clocks: tuple[tuple[str, float], ...]
-    allowed: float
-
-
 class HoldEnded(NamedTuple):
     """A hold ended, but not by a loss noticed earlier; reported again if several threads end it.
 
@@ -246,18 +228,6 @@ class HoldsRenewed(NamedTuple):
     left: tuple[float, ...]
 
 
-class RetryAfterTold(NamedTuple):
-    """The method `retry_after` of a rate limiter returned.
-
-    Attributes:
-        name: The rate limiter's name.
-        seconds: The result, in seconds.
-    """
-
-    name: str | bytes
-    seconds: float
-
-
 class WatchdogWoke(NamedTuple):
     """The watchdog woke up, as something was due.
 
@@ -268,7 +238,7 @@ class WatchdogWoke(NamedTuple):
     lag: float
 
 
-Detail: TypeAlias = AcquireEnded | ClocksRead | HoldEnded | HoldsRenewed | RetryAfterTold | WatchdogWoke
+Detail: TypeAlias = AcquireEnded | HoldEnded | HoldsRenewed | WatchdogWoke
 
 
 Entries: TypeAlias = deque[tuple[Event | Detail, float]]

@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
-from redsync._core.effects import Steps, notify
+from redsync._core.effects import Steps
 from redsync._core.holds import Owner
-from redsync._core.observing import RetryAfterTold
 from redsync._core.scripts import ClaimKind
 from redsync._core.session import Session
 from redsync._protocols.acquiring import acquire_new
@@ -60,10 +59,7 @@ def retry_after(session: Session, pool: Pool, owner: Owner, window: Window, want
     awaited, permits = max(look.awaited for look in looks), pool.limit.permits
     left = _free_in(looks, permits, tally.quorum, awaited + wanted) if awaited + wanted <= permits else math.inf
     # If others leave the queue, a waiter may look later than nodes could serve it, by up to this pause.
-    seconds = window.room_after(left, window.longest_pause(1.0, awaited / permits) if awaited else 0.0)
-    if session.observed:
-        yield from notify(RetryAfterTold(pool.name, seconds))
-    return seconds
+    return window.room_after(left, window.longest_pause(1.0, awaited / permits) if awaited else 0.0)
 
 
 def _free_in(looks: Collection[Look], permits: int, quorum: int, wanted: int) -> float:

@@ -7,16 +7,14 @@ the nodes, which shows others the process behind a claim.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from redsync._core.client_records import MOST_HELD, told_claim
-from redsync._core.effects import Broadcast, Steps, Tell, Wait, broadcast, notify, tell, wait
+from redsync._core.effects import Steps, Tell, Wait, notify, tell, wait
 from redsync._core.holds import HoldState, soon
-from redsync._core.observing import ClocksRead, HoldOrphaned, WatchdogWoke
+from redsync._core.observing import HoldOrphaned, WatchdogWoke
 from redsync._core.scripts import Command, Script
 from redsync._core.session import Session
 from redsync._core.timing import milliseconds
-from redsync._protocols.answers import all_answers
 from redsync._protocols.holding import expire, give_back
 from redsync._protocols.renewal import renew
 
@@ -36,7 +34,6 @@ def watchdog(session: Session, now: float) -> Steps[None]:
     table = session.holds
     table.begin_watch()
     announce_at = now if session.record else math.inf
-    read_at = now + _ANNOUNCED_EVERY  # Not before the first connections: the votes would fail, and count as such.
     while True:
         while table.orphans:
             for state in list(table.orphans.popleft().holds.values()):
@@ -52,8 +49,6 @@ def watchdog(session: Session, now: float) -> Steps[None]:
             command = _announcement(session, _record(session, now), _ANNOUNCED_FOR)
             # A node out of reach gets it once it is back.
             yield from tell(Tell(command, None, session.all_nodes, now + _ANNOUNCED_FOR))
-            if session.observed and now >= read_at:
-                yield from _read_clocks(session, command)
         until = min(table.watch_next(now), announce_at)
         looked_at, now = now, (yield from wait(Wait(until))).at
         if session.observed and looked_at < until <= now:
@@ -100,23 +95,6 @@ def _record(session: Session, now: float) -> bytes:
         if now - state.since >= _WORTH_TELLING and state.lost is None
     )
     return session.client._replace(held=held).pack() if held and session.client is not None else session.record
-
-
-def _seconds(reply: Any) -> float:
-    seconds, microseconds = reply
-    return float(seconds) + float(microseconds) / 1e6
-
-
-def _read_clocks(session: Session, announcement: Command) -> Steps[None]:
-    """Announce the client again, and tell observers what the nodes' clocks say in their replies.
-
-    Waits as long as a round about the client's lease may, at most.
-    """
-    timeout = session.timing.round_timeout(session.timing.lease)
-    tally = yield from broadcast(Broadcast(announcement, None, _seconds, timeout, decide=all_answers))
-    told = zip(tally.nodes, tally.answers, strict=True)
-    clocks = tuple((node, seconds) for node, seconds in told if seconds is not None)
-    yield from notify(ClocksRead(tally.sent_at, tally.at, clocks, session.timing.drift_factor))
 
 
 def shutdown(session: Session) -> Steps[None]:

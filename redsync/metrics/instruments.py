@@ -38,7 +38,6 @@ _WAITS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0
 _HOLDS = (0.001, 0.01, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 3600.0)
 _TRIPS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 _LAGS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0)
-_RETRIES = (0.01, 0.1, 0.5, 1.0, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0)
 _PARTS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
@@ -120,12 +119,6 @@ QUARANTINE: Final = _gauge(
 PENDING: Final = _gauge(
     "redsync.node.releases.pending", "{command}", "Releases and rollbacks that a node has yet to execute.", "node"
 )
-CLOCK: Final = _gauge(
-    "redsync.node.clock.allowance.used",
-    "1",
-    "How much faster or slower a node's clock ran in the last ten minutes, as a share of what `drift_factor` allows.",
-    "node",
-)
 LAG: Final = _histogram("redsync.watchdog.lag", "s", "How much later than planned the watchdog woke up.", _LAGS)
 LIMITED: Final = _counter(
     "redsync.limiter.permits",
@@ -133,9 +126,6 @@ LIMITED: Final = _counter(
     "Permits requested from rate limiters, by outcome: admitted or refused.",
     "name_group",
     "outcome",
-)
-RETRY_AFTER: Final = _histogram(
-    "redsync.limiter.retry_after", "s", "Values that `retry_after` returned.", _RETRIES, "name_group"
 )
 PERMITS: Final = _gauge(
     "redsync.semaphore.permits.used", "{permit}", "Permits that these clients have now.", "name_group"

@@ -50,12 +50,6 @@ _MOST_REPLIES = 65_536
 
 _LIMITED: Final = {"won": "admitted", "busy": "refused"}
 
-_CLOCKS_FOR, _SHORTEST_SPAN = 600.0, 15.0
-"""The longest and the shortest span, in seconds, over which the rates of two clocks are compared."""
-
-_Reading: TypeAlias = tuple[float, float, float, float]
-"""A reading of a node's clock: the instant on the client's clock, its uncertainty, the node's time, allowed drift."""
-
 
 class Metrics(observing.Observer):
     """Counts what clients do; a base class of exporters, which document its arguments."""
@@ -71,7 +65,6 @@ class Metrics(observing.Observer):
         self._inbox: Final[observing.Entries] = deque()
         self._took: Final[dict[str, deque[float]]] = {}
         self._failed: Final[deque[tuple[str, str]]] = deque(maxlen=_MOST_REPLIES)
-        self._clocks: Final[dict[str, deque[_Reading]]] = {}
         self._reentrant, self._lock = SafeLock(threading.RLock()), SafeLock(threading.Lock())
         _all.add(self)
 
@@ -159,10 +152,6 @@ class Metrics(observing.Observer):
                         self._values[i.MARGIN, known[0]].append(left)
             case observing.HoldOrphaned(name):
                 self._count(i.ORPHANS, (self._groups.of(name),))
-            case observing.RetryAfterTold(name, seconds):
-                self._values[i.RETRY_AFTER, (self._groups.of(name),)].append(seconds)
-            case observing.ClocksRead():
-                self._note_clocks(event)
             case observing.WatchdogWoke(lag):
                 self._values[i.LAG, ()].append(lag)
 
@@ -198,14 +187,6 @@ class Metrics(observing.Observer):
             self._count(i.LOSSES, (*labels, loss_reason(lost)))
         self._values[i.HOLD, labels].append(max(at - since, 0.0))
 
-    def _note_clocks(self, event: observing.ClocksRead) -> None:
-        reading = (event.began + event.ended) / 2, (event.ended - event.began) / 2
-        for node, seconds in event.clocks:
-            known = self._clocks.setdefault(node, deque())
-            known.append((*reading, seconds, event.allowed))
-            while known[0][0] < event.ended - _CLOCKS_FOR:
-                known.popleft()
-
     def _gauges(self) -> dict[Instrument, defaultdict[Labels, float]]:
         """Return the present values of each gauge; with the lock held, after all events were processed."""
         gauges = {each: defaultdict[Labels, float](float) for each in i.INSTRUMENTS if each.sort == "gauge"}
@@ -215,9 +196,6 @@ class Metrics(observing.Observer):
                 gauges[i.PERMITS][labels[1:]] += hold.count
         for group, limit in self._limits.items():
             gauges[i.PERMIT_LIMIT][(group,)] = limit
-        for node, readings in self._clocks.items():
-            if (used := _allowance_used(readings)) is not None:
-                gauges[i.CLOCK][(node,)] = used
         for client in self._open_clients():
             for record in list(client.runner.session.waiting):
                 labels = record.kind, self._groups.of(record.name)
@@ -239,16 +217,6 @@ class Metrics(observing.Observer):
 
 def _nothing() -> None:
     """Read nothing."""
-
-
-def _allowance_used(readings: Sequence[_Reading]) -> float | None:
-    """Return the share of the allowed drift that a node's clock certainly used between the first and last reading."""
-    (began, early, first, _), (ended, late, last, allowed) = readings[0], readings[-1]
-    # A node may have read its clock at any instant of the round trip.
-    span, unsure = ended - began, early + late
-    if not allowed or span < _SHORTEST_SPAN:
-        return None
-    return max(abs(last - first - span) - unsure, 0.0) / span / allowed
 
 
 _all: weakref.WeakSet[Metrics] = weakref.WeakSet()

@@ -10,10 +10,8 @@ from redsync import Client, HoldLost, HoldOrphaned
 from redsync._core.observing import (
     AcquireEnded,
     AcquireRecord,
-    ClocksRead,
     HoldEnded,
     HoldsRenewed,
-    RetryAfterTold,
     WatchdogWoke,
 )
 from redsync.metrics.metrics import _MOST_EARLY, Metrics, _after_fork_in_child
@@ -179,7 +177,6 @@ def test_renewals_count_for_the_holds_that_are_known(ledger, tell, ends):
 
 def test_events_without_a_hold_are_counted(ledger, tell):
     tell(HoldOrphaned("order:8", "c:2"))
-    tell(RetryAfterTold("api", 1.5))
     tell(WatchdogWoke(0.125))
     ledger.subscription.took[1].extend([0.25, 0.5])
     ledger.subscription.failed.append(("a:1", "no answer within 0.25 s"))
@@ -189,26 +186,10 @@ def test_events_without_a_hold_are_counted(ledger, tell):
             ("redsync.node.votes.failed", ("a:1", "timeout")): 1,
         },
         {
-            ("redsync.limiter.retry_after", ("api",)): [1.5],
             ("redsync.watchdog.lag", ()): [0.125],
             ("redsync.node.round_trip.duration", ("b:1",)): [0.25, 0.5],
         },
     )
-
-
-def test_clocks_are_compared_over_ten_minutes_after_subtracting_round_trips(ledger, tell):
-    used = lambda: ledger.gauges()["redsync.node.clock.allowance.used"]  # noqa: E731
-    for at, fast in [(0.0, 0.0), (10.0, 0.0), (100.0, 0.25), (400.0, 1.0), (650.0, 1.25)]:
-        tell(ClocksRead(at, at + 0.5, (("a:1", 1e9 + at + fast),), 0.01))
-        if at == 10.0:
-            assert used() == {}, "too short to tell"
-        if at == 100.0:
-            assert used() == {("a:1",): 0.0}, "as much as the round trips took"
-        if at == 400.0:
-            assert used() == {("a:1",): pytest.approx((1.0 - 0.5) / 400 / 0.01)}
-    assert used() == {("a:1",): pytest.approx((1.0 - 0.5) / 550 / 0.01)}
-    tell(ClocksRead(660.0, 660.5, (("a:1", 1e9), ("b:1", 2e9)), 0.0))
-    assert used() == {}, "nothing is allowed, so there is no part of it"
 
 
 def test_limiter_counts_what_it_admits_and_refuses(ledger, tell):

@@ -4,7 +4,6 @@ import math
 
 import pytest
 
-from redsync._core.observing import RetryAfterTold
 from redsync._core.permits import Limit, SlotKeys
 from redsync._protocols import rate as protocol
 from redsync._protocols.semaphore import Pool
@@ -41,10 +40,10 @@ class Limiter:
     def play(self, *script, n=1, timeout=0.0):
         return self.toy.play(self.steps(n, timeout), *script)
 
-    def retry_after(self, *looks, n=1, told=()):
+    def retry_after(self, *looks, n=1):
         toy = self.toy
         steps = protocol.retry_after(toy.session, self.pool, toy.new_owner(), self.window, n)
-        return toy.play(steps, (LOOK, toy.answers(*looks)), *told)
+        return toy.play(steps, (LOOK, toy.answers(*looks)))
 
 
 def look(*left_ms, rate=3, per_us=1_000_000, awaited=0, first=0):
@@ -265,12 +264,6 @@ def test_retry_after_counts_waiters(limiter):
     looks = [look(100, 200, 300, awaited=1)] * 3
     # And the waiters may look a little late.
     assert limiter.retry_after(*looks) == pytest.approx(0.202 + limiter.window.longest_pause(1.0, 1 / 3))
-
-
-def test_retry_after_is_told_to_observers(limiter):
-    limiter.toy.session.observed = True
-    seconds = limiter.retry_after(*[look(100, 100, 100)] * 3, told=["notify RetryAfterTold"])
-    assert limiter.toy.events == [RetryAfterTold("x", seconds)]
 
 
 @pytest.mark.parametrize("present", [b"", b"1"])

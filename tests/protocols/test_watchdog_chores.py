@@ -6,7 +6,7 @@ import pytest
 
 from redsync._core.client_records import ClientRecord, told_claim
 from redsync._core.holds import HoldTable
-from redsync._core.observing import ClocksRead, HoldOrphaned, WatchdogWoke
+from redsync._core.observing import HoldOrphaned, WatchdogWoke
 from redsync._protocols.holding import lose, wait_end
 from redsync._protocols.mutex import MUTEX
 from redsync._protocols.watchdog import shutdown
@@ -108,26 +108,6 @@ def test_client_is_announced_at_once_and_every_20_seconds(make_toy):
     told = toy.told[0]
     assert (told.command.keys, told.command.args, told.owner) == ((b"redsync:client:toy",), (RECORD, 65_000), None)
     assert (told.deliver_to, told.deliver_until) == (ALL, 1065.0), "it outlasts two lost ones"
-
-
-def test_observed_client_reads_the_clocks_of_its_nodes_with_all_announcements_but_the_first(make_toy):
-    """That comes before the connections, so all votes would fail."""
-    toy = make_toy(record=RECORD)
-    toy.session.observed = True
-    began = toy.now + 20.0
-    slept = []
-
-    def answer(described, effect):
-        if described == "wait":
-            slept.append(effect)
-            assert len(toy.events) == 2 * (len(slept) - 1)
-            return KeyboardInterrupt() if slept[1:] else toy.slept()
-        return toy.answers([b"7", b"500000"], [b"7", b"250000"], None, "down", [b"8"]) if "ask" in described else None
-
-    with pytest.raises(KeyboardInterrupt):
-        toy.drive(toy.watchdog(), answer)
-    clocks = ("node0", 7.5), ("node1", 7.25)
-    assert toy.events == [WatchdogWoke(0.0), ClocksRead(began, pytest.approx(began + 0.25), clocks, 0.01)]
 
 
 def test_watchdog_with_more_than_one_command_to_send_is_not_late(toy):
