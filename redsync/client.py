@@ -24,7 +24,7 @@ from redsync._facades.lock_info import LockInfo
 from redsync._facades.multi_lock import MultiLock
 from redsync._facades.mutex import Mutex
 from redsync._facades.permit import Permit
-from redsync._facades.rate_limiter import RateLimiter
+from redsync._facades.rate_limiter import RateLimiter, Rates
 from redsync._facades.read_write_lock import ReadWriteLock
 from redsync._facades.semaphore import Semaphore
 from redsync._facades.spin_lock import SpinLock
@@ -218,8 +218,8 @@ class Client(AnyClient[ThreadRunner]):
     def get_rate_limiter(
         self,
         name: str | bytes,
-        rate: int,
-        per: float,
+        rate: Rates,
+        per: float | None = None,
         *,
         timeout: float | None = None,
         restart_guard: float | None = None,
@@ -228,8 +228,9 @@ class Client(AnyClient[ThreadRunner]):
 
         Args:
             name: 1 to 512 bytes; text is encoded as UTF-8.
-            rate: 1 to 10,000; the same number in all programs.
-            per: The length of a window in seconds, at most a year; the same in all programs.
+            rate: 1 to 10,000; the same number in all programs. Or several rates, each with its window:
+                `[(10, 1), (1000, 3600)]`; each success counts for all of them.
+            per: The length of a window in seconds, at most a year; the same in all programs. None for several rates.
             timeout: The longest wait of `with` in seconds; None for no limit.
             restart_guard: The most seconds for which a newly started node grants nothing; None: until no success that
                 it may have forgotten counts. Lower it only for nodes that write everything to disk.

@@ -21,7 +21,7 @@ from redsync._facades.lock_info import LockInfo
 from redsync._facades.multi_lock import AsyncMultiLock
 from redsync._facades.mutex import AsyncMutex
 from redsync._facades.permit import AsyncPermit
-from redsync._facades.rate_limiter import AsyncRateLimiter
+from redsync._facades.rate_limiter import AsyncRateLimiter, Rates
 from redsync._facades.read_write_lock import AsyncReadWriteLock
 from redsync._facades.semaphore import AsyncSemaphore
 from redsync._facades.spin_lock import AsyncSpinLock
@@ -122,8 +122,8 @@ class AsyncClient(AnyClient[AioRunner]):
     def get_rate_limiter(
         self,
         name: str | bytes,
-        rate: int,
-        per: float,
+        rate: Rates,
+        per: float | None = None,
         *,
         timeout: float | None = None,
         restart_guard: float | None = None,

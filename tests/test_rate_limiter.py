@@ -1,6 +1,7 @@
 """The public contract of the rate limiter, on real nodes, in both flavours."""
 
 import pickle
+import time
 from functools import partial
 
 import pytest
@@ -64,6 +65,47 @@ def test_retry_after_is_zero_while_one_is_free(limiter):
     assert limiter.retry_after() == 0.0
     assert limiter.retry_after(2) > 0.0
     assert limiter.available() == 1, "a query acquires nothing"
+
+
+# Several rates.
+
+
+@pytest.mark.asyncio_too
+def test_success_counts_for_all_rates_and_a_refusal_for_none(client):
+    limiter = client.get_rate_limiter("x", [(5, 2 * DAY), (2, DAY)])
+    assert (limiter.rate, limiter.per, limiter.rates) == (2, DAY, ((2, DAY), (5, 2 * DAY)))
+    assert repr(limiter).endswith("RateLimiter 'x' of 2 per 86400 s and 5 per 172800 s>")
+    assert limiter.available() == 2
+    assert limiter.acquire(n=2)
+    assert not any(limiter.acquire(False) for _ in range(9))
+    assert not limiter.acquire(timeout=0.1)
+    assert limiter.available() == 0
+    assert DAY - 100 < limiter.retry_after() < 1.1 * DAY
+    assert not client.get_rate_limiter("x", 2, DAY).acquire(False), "a program with the first rate alone shares it"
+    assert client.get_rate_limiter("x (window 2)", 5, 2 * DAY).available() == 3
+
+
+@pytest.mark.asyncio_too
+def test_with_waits_for_all_rates(client):
+    began = time.monotonic()
+    limiter = client.get_rate_limiter("x", [(1, 0.3), (2, DAY)], timeout=PATIENCE)
+    for _ in range(2):
+        with limiter:
+            pass
+    assert time.monotonic() - began > 0.3
+    used_up = client.get_rate_limiter("x", [(1, 0.3), (2, DAY)], timeout=0.4)
+    with pytest.raises(AcquireTimeout, match=r"allows 1 per 0\.3 s and 2 per 86400 s, and was still used up"), used_up:
+        pytest.fail("the body must not run")
+    assert client.get_rate_limiter("x", 1, 0.3).acquire(False), "that took nothing"
+
+
+def test_program_with_another_further_rate_gets_an_error(client):
+    assert client.get_rate_limiter("x", [(2, 60), (5, DAY)]).acquire()
+    other = client.get_rate_limiter("x", [(2, 60), (6, DAY)])
+    for look in (other.acquire, other.available, other.retry_after):
+        with pytest.raises(ConfigurationError, match="has 5 per 86400 s on its nodes, not 6 per 86400 s"):
+            look()
+    assert client.get_rate_limiter("x", [(2, 60), (5, DAY)]).acquire(False), "that took nothing"
 
 
 # With, and as a decorator.
@@ -130,7 +172,7 @@ def test_without_a_quorum_nothing_succeeds(make_client, nodes):
 
 def test_node_that_lost_its_memory_is_kept_out_for_a_window(make_client, raw):
     limiter = make_client(n=3, lease=1.0, restart_guard=1.0).get_rate_limiter("x", 1, DAY)
-    assert limiter._window.guard > DAY
+    assert limiter._rates[0].window.guard > DAY
     trusted = make_client(n=3, lease=1.0, restart_guard=1.0).get_rate_limiter("x", 1, DAY, restart_guard=0.0)
     assert trusted.acquire(False), "whose nodes write everything to disk can tell so"
     for use in (limiter.available, limiter.retry_after):
@@ -151,6 +193,9 @@ def test_invalid_numbers_are_refused(client, limiter):
     for per in (0, -1, float("inf"), float("nan"), 10**400, "1", None, True, 400 * DAY):
         with pytest.raises(ValueError, match="a window"):
             client.get_rate_limiter("x", 1, per)
+    for rates in ([], [(1, 1, 1)], [1, 2], None, "ab", [(1, 1), (2, 1)]):
+        with pytest.raises(ValueError, match="rate"):
+            client.get_rate_limiter("x", rates)
     for guard in (-1, float("nan"), "1"):
         with pytest.raises(ValueError, match="restart_guard is a number"):
             client.get_rate_limiter("x", 1, 1, restart_guard=guard)
@@ -173,5 +218,5 @@ def test_limiter_is_pickled(daily):
     daily.acquire()
     copy = pickle.loads(pickle.dumps(daily))
     assert type(copy).__name__ == type(daily).__name__
-    assert (copy.rate, copy.per) == (2, DAY)
+    assert copy.rates == ((2, DAY),)
     assert copy.available() == 1

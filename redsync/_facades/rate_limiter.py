@@ -11,10 +11,11 @@ with limiter:  # waits until one more is allowed
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
+from operator import itemgetter
 from types import TracebackType
-from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar, overload
+from typing import Any, Generic, Literal, ParamSpec, Self, TypeAlias, TypeVar, overload
 
 from redsync._core.effects import Steps
 from redsync._core.keys import encode_name
@@ -23,17 +24,40 @@ from redsync._core.session import AnyHost, AsyncRunner, Runner, RunnerT_co, Sess
 from redsync._core.timing import check_timeout
 from redsync._facades.wrapping import check_on_busy, wrap, wrap_async
 from redsync._protocols import rate as protocol
-from redsync._protocols import semaphore
 from redsync._protocols.claims import AcquireRequest
 from redsync._protocols.observed import observed
+from redsync._protocols.semaphore import Pool
 from redsync._protocols.windows import Window, check_guard, check_window
 from redsync.exceptions import AcquireTimeout
 
-__all__ = ["AsyncRateLimiter", "RateLimiter"]
+__all__ = ["AsyncRateLimiter", "RateLimiter", "Rates"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
+
+Rates: TypeAlias = int | Sequence[tuple[int, float]]
+"""The successes in a window; or several numbers, each with its window in seconds."""
+
+
+def _pairs(rate: Rates, per: float | None) -> tuple[tuple[int, float], ...]:
+    """Return the rates with their windows, shortest window first.
+
+    Raises:
+        ValueError: A number is invalid, there is none, or two have the same window.
+    """
+    given: Any = [(rate, per)] if per is not None or isinstance(rate, int) else rate
+    if not (isinstance(given, list | tuple) and given and all(isinstance(each, list | tuple) for each in given)):
+        raise ValueError(f"a limiter has a rate and a window, 10, 1.0, or several: [(10, 1), (500, 60)], not {rate!r}")
+    if not all(len(each) == 2 for each in given):
+        raise ValueError(f"each rate of a limiter has one window, as in [(10, 1), (500, 60)], not {rate!r}")
+    for number, _ in given:
+        if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= MAX_PERMITS:
+            raise ValueError(f"a rate must be an integer from 1 to {MAX_PERMITS:,}, not {number!r}")
+    pairs = sorted(((number, check_window(seconds)) for number, seconds in given), key=itemgetter(1))
+    if len({seconds for _, seconds in pairs}) < len(pairs):
+        raise ValueError(f"each rate of a limiter has another window, not {rate!r}")
+    return tuple(pairs)
 
 
 class _Limiter(Generic[RunnerT_co]):
@@ -45,90 +69,105 @@ class _Limiter(Generic[RunnerT_co]):
         self,
         host: AnyHost[RunnerT_co],
         name: str | bytes,
-        rate: int,
-        per: float,
+        rate: Rates,
+        per: float | None = None,
         *,
         timeout: float | None = None,
         restart_guard: float | None = None,
     ) -> None:
-        if not isinstance(rate, int) or isinstance(rate, bool) or not 1 <= rate <= MAX_PERMITS:
-            raise ValueError(f"a rate must be an integer from 1 to {MAX_PERMITS:,}, not {rate!r}")
         self._host = host
-        self._per = check_window(per)
-        self._pool = semaphore.Pool(
-            name, SlotKeys.of(host.prefix, encode_name(name)), Limit(rate, max(round(self._per * 1e6), 1))
-        )
+        self._name = name
+        self._pairs = _pairs(rate, per)
         self._timeout = check_timeout(True, timeout)
         self._restart_guard = restart_guard
         self._runner = host.runner
-        self._window = Window(self._per, self._runner.session.timing, check_guard(restart_guard))
+        timing, guard, raw = self._runner.session.timing, check_guard(restart_guard), encode_name(name)
+        # The key of a further window must not be one that another limiter is likely to have.
+        keys = (raw, *(b"%b (window %d)" % (raw, number) for number in range(2, len(self._pairs) + 1)))
+        self._rates = tuple(
+            protocol.Rate(
+                Pool(name, SlotKeys.of(host.prefix, key), Limit(number, max(round(seconds * 1e6), 1))),
+                Window(seconds, timing, guard),
+            )
+            for key, (number, seconds) in zip(keys, self._pairs, strict=True)
+        )
 
     @property
     def name(self) -> str | bytes:
         """The limiter's name, as given."""
-        return self._pool.name
+        return self._name
 
     @property
     def rate(self) -> int:
-        """The most successes in any window."""
-        return self._pool.limit.permits
+        """The most successes in any window; if there are several rates, that of the shortest window."""
+        return self.rates[0][0]
 
     @property
     def per(self) -> float:
-        """The length of a window in seconds."""
-        return self._per
+        """The length of that window in seconds."""
+        return self.rates[0][1]
+
+    @property
+    def rates(self) -> tuple[tuple[int, float], ...]:
+        """Each rate with its window in seconds, shortest window first."""
+        return self._pairs
+
+    @property
+    def _limits(self) -> str:
+        return " and ".join(str(rate.pool.limit) for rate in self._rates)
 
     def _check_count(self, count: int) -> None:
-        if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= self.rate:
-            allowed = f"rate limiter {self.name!r} allows {self._pool.limit}"
-            raise ValueError(f"{allowed}: n must be an integer from 1 to {self.rate}, not {count!r}")
+        most = min(number for number, _ in self.rates)
+        if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= most:
+            allowed = f"rate limiter {self.name!r} allows {self._limits}"
+            raise ValueError(f"{allowed}: n must be an integer from 1 to {most}, not {count!r}")
 
     def _acquire_steps(self, timeout: float | None, wanted: int = 1) -> Steps[bool]:
         self._check_count(wanted)
-        pool, session, owner, kind = self._pool, self._runner.session, self._runner.new_owner(), protocol.RATE
-        request = AcquireRequest(name=pool.name, kind=kind, keys=pool.keys, owner=owner, timeout=timeout, holds=wanted)
+        session, owner, keys = self._runner.session, self._runner.new_owner(), self._rates[0].pool.keys
+        request = AcquireRequest(
+            name=self._name, kind=protocol.RATE, keys=keys, owner=owner, timeout=timeout, holds=wanted
+        )
         if session.observed:
             return observed(session, request, self._runner.now(), self._claim_steps, kind="rate_limiter")
         return self._claim_steps(session, request, self._runner.now())
 
     def _claim_steps(self, session: Session, request: AcquireRequest, now: float) -> Steps[bool]:
-        return protocol.acquire(session, request, self._pool, self._window, now)
+        return protocol.acquire(session, request, self._rates, now)
 
     def _available_steps(self) -> Steps[int]:
-        # A success that nodes forgot counts until its window ends, and nothing restores it there.
-        return semaphore.available(self._runner.session, self._pool, self._runner.new_owner(), self._window.guard)
+        return protocol.available(self._runner.session, self._rates, self._runner.new_owner())
 
     def _retry_after_steps(self, wanted: int) -> Steps[float]:
         self._check_count(wanted)
-        return protocol.retry_after(self._runner.session, self._pool, self._runner.new_owner(), self._window, wanted)
+        return protocol.retry_after(self._runner.session, self._rates, self._runner.new_owner(), wanted)
 
     def _timed_out(self) -> AcquireTimeout:
-        problem = f"rate limiter {self.name!r} allows {self._pool.limit}, and was still used up"
+        problem = f"rate limiter {self.name!r} allows {self._limits}, and was still used up"
         return AcquireTimeout(self.name, self._timeout or 0.0, problem)
 
     def _with_timeout(self, timeout: float | None) -> Self:
-        limiter = type(self)(
-            self._host, self.name, self.rate, self._per, timeout=timeout, restart_guard=self._restart_guard
-        )
-        limiter._window = self._window
+        limiter = type(self)(self._host, self.name, self._pairs, timeout=timeout, restart_guard=self._restart_guard)
+        limiter._rates = self._rates
         return limiter
 
     def __reduce__(self) -> tuple[Any, ...]:
         make = partial(type(self), timeout=self._timeout, restart_guard=self._restart_guard)
-        return make, (self._host, self.name, self.rate, self._per)
+        return make, (self._host, self.name, self._pairs)
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r} of {self._pool.limit}>"
+        return f"<{type(self).__name__} {self.name!r} of {self._limits}>"
 
 
 # Its methods come from those of AsyncRateLimiter: change those, then run `make twins`.
 class RateLimiter(_Limiter[Runner]):
     """A rate limiter over all nodes of a client: at most `rate` successes in any window of `per` seconds.
 
-    The limit holds for any window, no matter when it begins: no counter is ever reset. A success counts when `acquire`
-    returns True or `with` is entered. Failures do not weaken the limit: dying processes, failures of a minority of the
-    nodes and late commands admit none more. Waiters are served in order of arrival, and sleep until their turn may have
-    come. A success is never returned, not even at the end of `with` or of the client.
+    The limit holds for any window, no matter when it begins: no counter is ever reset. With several rates a success
+    counts for each of them, and a refusal for none. A success counts when `acquire` returns True or `with` is entered.
+    Failures do not weaken the limit: dying processes, failures of a minority of the nodes and late commands admit none
+    more. Waiters are served in order of arrival, and sleep until their turn may have come. A success is never returned,
+    not even at the end of `with` or of the client.
 
     Algorithm: `rate` slots like those of a semaphore, each kept by a quorum of nodes for `per` and an allowance for the
     round trip and for clocks. Made by `Client.get_rate_limiter`.
@@ -140,7 +179,7 @@ class RateLimiter(_Limiter[Runner]):
         Args:
             blocking: Wait until the rate allows them; if False, try once.
             timeout: The longest wait in seconds; None or -1 for no limit.
-            n: The number of permits to acquire, from 1 to `rate`.
+            n: The number of permits to acquire, from 1 to the smallest rate.
 
         Raises:
             QuorumError: Too few nodes answered, or too late: at once if not blocking, else at the end of the timeout.
@@ -172,7 +211,7 @@ class RateLimiter(_Limiter[Runner]):
             QuorumError: Too few nodes answered, or too few may grant anything yet, after a restart.
             ConfigurationError: The nodes have another rate or window for this name.
             KeyTypeError: The key holds a value of another type.
-            ValueError: `n` is not a number from 1 to `rate`.
+            ValueError: `n` is not a number from 1 to the smallest rate.
         """
         return self._runner.run(self._retry_after_steps(n))
 

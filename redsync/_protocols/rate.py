@@ -1,25 +1,34 @@
 """The rate limiter: at most `rate` successes in any window. `windows` explains why that is exact.
 
 It is a semaphore whose permits are never released: it asks for slots, rolls back and waits in the same way, see
-`slot_claims`. This module tells when the next success is possible.
+`slot_claims`. This module adds several rates under one name, and tells when the next success is possible.
+
+**Several rates** are as many pools of slots. An acquire reserves slots in the longest window first, then in the next,
+and counts once it has those of the shortest (see `WindowClaim`); if a rate refuses it, it returns what it has
+reserved. In this order it may wait long before it has reserved anything, and keeps a permit of a day's thousand while
+it waits a second for the other rate. All acquires have the same order, so none waits for one that waits for it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
-from redsync._core.effects import Steps
+from redsync._core.effects import Steps, tell
 from redsync._core.holds import Owner
 from redsync._core.scripts import ClaimKind
 from redsync._core.session import Session
 from redsync._protocols.acquiring import acquire_new
 from redsync._protocols.claims import AcquireRequest
+from redsync._protocols.holding import rollback_of
 from redsync._protocols.semaphore import Look, Pool, survey
-from redsync._protocols.slot_claims import WindowClaim
+from redsync._protocols.semaphore import available as available_of
+from redsync._protocols.slot_claims import OvertakenError, WindowClaim
 from redsync._protocols.windows import Window
 
-__all__ = ["RATE", "acquire", "retry_after"]
+__all__ = ["RATE", "Rate", "acquire", "available", "retry_after"]
 
 RATE = ClaimKind.of("semaphore", b"zset", label="rate limiter")
 
@@ -27,8 +36,20 @@ _MORE = 64
 """The number of permits to look at besides those wanted: different ones may run out first on different nodes."""
 
 
-def acquire(session: Session, request: AcquireRequest, pool: Pool, window: Window, now: float) -> Steps[bool]:
-    """Acquire permits that count now; return whether there was room.
+class Rate(NamedTuple):
+    """One rate of a limiter, as one object of this client knows it.
+
+    Attributes:
+        pool: Its slots.
+        window: Computes how long its successes last.
+    """
+
+    pool: Pool
+    window: Window
+
+
+def acquire(session: Session, request: AcquireRequest, rates: Sequence[Rate], now: float) -> Steps[bool]:
+    """Acquire permits of all rates, shortest window first, that count now; return whether there was room.
 
     An acquire that is interrupted before its success leaves nothing behind. After its success the permits count, even
     if the caller never learns of it.
@@ -38,11 +59,62 @@ def acquire(session: Session, request: AcquireRequest, pool: Pool, window: Windo
         KeyTypeError: The key holds a value of another type.
         ConfigurationError: The nodes have another limit.
     """
-    claim = WindowClaim(session, request, pool.limit, window)
-    return (yield from acquire_new(claim, now)) is not None
+    claims: list[WindowClaim] = []
+    for pool, window in rates[:0:-1]:
+        claims.append(WindowClaim(session, replace(request, keys=pool.keys), pool.limit, window, reserves=True))
+    claims.append(WindowClaim(session, request, rates[0].pool.limit, rates[0].window, others=tuple(claims)))
+    deadline, again = request.deadline(now), False
+    while True:
+        try:
+            return (yield from _acquire_all(claims, now, deadline, again=again))
+        except OvertakenError as overtaken:
+            now, again = overtaken.at, True
+            if now >= deadline and overtaken.reason is not None:
+                raise overtaken.reason from None
+        if now >= deadline:
+            return False
 
 
-def retry_after(session: Session, pool: Pool, owner: Owner, window: Window, wanted: int) -> Steps[float]:
+def _acquire_all(claims: Sequence[WindowClaim], now: float, deadline: float, *, again: bool) -> Steps[bool]:
+    try:
+        for number, claim in enumerate(claims):
+            if (number or again) and deadline < math.inf:
+                claim.request.timeout = max(deadline - now, 0.0)
+            if (yield from acquire_new(claim, now)) is None:
+                yield from _drop(claims[:-1])
+                return False
+            now = claim.won_at
+    except BaseException:
+        # Perhaps again: an interruption may have struck before a byte was sent.
+        yield from _drop(claims[:-1])
+        raise
+    return True
+
+
+def _drop(reserved: Sequence[WindowClaim]) -> Steps[None]:
+    """Return the slots that these claims have reserved."""
+    for claim in reserved:
+        if (state := claim.reserved) is not None:
+            yield from tell(rollback_of(state, leave=True))
+            claim.request.state = None
+
+
+def available(session: Session, rates: Sequence[Rate], owner: Owner) -> Steps[int]:
+    """Return how many permits all rates allow now.
+
+    Raises:
+        QuorumError: Too few nodes answered.
+        KeyTypeError: The key holds a value of another type.
+        ConfigurationError: The nodes have another limit.
+    """
+    # A success that nodes forgot counts until its window ends, and nothing restores it there.
+    found = []
+    for pool, window in rates:
+        found.append((yield from available_of(session, pool, owner, window.guard)))
+    return min(found)
+
+
+def retry_after(session: Session, rates: Sequence[Rate], owner: Owner, wanted: int) -> Steps[float]:
     """Return in how many seconds there is room for `wanted` permits, unless others come; 0.0 if there is room now.
 
     Never more than the window, the drift allowance and 5 ms: by then all permits taken now have run out. If more
@@ -53,6 +125,13 @@ def retry_after(session: Session, pool: Pool, owner: Owner, window: Window, want
         KeyTypeError: The key holds a value of another type.
         ConfigurationError: The nodes have another limit.
     """
+    seconds = 0.0
+    for pool, window in rates:
+        seconds = max(seconds, (yield from _room_in(session, pool, owner, window, wanted)))
+    return seconds
+
+
+def _room_in(session: Session, pool: Pool, owner: Owner, window: Window, wanted: int) -> Steps[float]:
     # A node that forgot would report taken slots as free, but grants nothing.
     looks, tally = yield from survey(session, pool, owner, holders=wanted + _MORE, guard=window.guard)
     # Waiters are served first.

@@ -24,21 +24,22 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from redsync._core.effects import Steps, Tell, Wait, tell, wait
+from redsync._core.effects import Broadcast, Steps, Tell, Wait, broadcast, tell, wait
 from redsync._core.holds import HoldState
 from redsync._core.permits import Limit, PermitState, SlotGrant, read_slots, write_slots
 from redsync._core.quorum import ReplyParser, Tally, Verdict
 from redsync._core.scripts import Arg, Command, Script
 from redsync._core.session import Session
 from redsync._core.timing import milliseconds
-from redsync._protocols.answers import WRONG_TYPE, Refusal, refusals_of_owners, time_left, type_error
+from redsync._protocols.answers import WRONG_TYPE, Refusal, no_quorum, refusals_of_owners, time_left, type_error
 from redsync._protocols.claims import AcquireRequest, Claim
+from redsync._protocols.holding import rollback_of
 from redsync._protocols.queue_policies import FifoByNumber, QueuePolicy, Waiting
 from redsync._protocols.shrinking import bits_of, first_in, read_bits, reserved
 from redsync._protocols.windows import Window
 from redsync.exceptions import ConfigurationError, RedsyncError
 
-__all__ = ["SlotClaim", "SlotQueue", "SlotRefusal", "WindowClaim", "read_of_slots"]
+__all__ = ["OvertakenError", "SlotClaim", "SlotQueue", "SlotRefusal", "WindowClaim", "read_of_slots"]
 
 FULL, OTHER_LIMIT = b"full", b"limit"
 """Reasons of a node that refuses slots: no room, another limit."""
@@ -344,14 +345,60 @@ class SlotClaim(Claim):
         return [other for other in others if other.per_us != limit.per_us or (other.version == before and not learned)]
 
 
-class WindowClaim(SlotClaim):
-    """Slots of a rate limiter: they are never held, renewed or released; they expire automatically."""
+class OvertakenError(Exception):
+    """A quorum of nodes no longer keeps slots that an acquire had reserved; it begins again.
 
-    def __init__(self, session: Session, request: AcquireRequest, limit: Limit, window: Window) -> None:
+    Attributes:
+        at: The instant at which that was known.
+        reason: The error to raise if it has no time to begin again; None if others have the slots.
+    """
+
+    def __init__(self, at: float, reason: RedsyncError | None) -> None:
+        super().__init__(at, reason)
+        self.at = at
+        self.reason = reason
+
+
+class WindowClaim(SlotClaim):
+    """Slots of a rate limiter: they are never held, renewed or released; they expire automatically.
+
+    An acquire under several rates has a claim for each. All but the last only *reserve* slots. The last one waits for
+    its own, and then its message to the nodes is about all of them, and it looks at the clock once: so the proof in
+    `windows` holds for each. The first part of the allowance must cover the wait, so the acquire asks once more for
+    slots that it reserved long ago.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        request: AcquireRequest,
+        limit: Limit,
+        window: Window,
+        *,
+        reserves: bool = False,
+        others: Sequence[WindowClaim] = (),
+    ) -> None:
+        """Begin to claim; `reserves`: only reserve slots; `others`: the claims that have reserved slots before."""
         super().__init__(session, request, limit)
         self._window = window
-        self._telling = self._too_short = 0.0
+        self._reserves = reserves
+        self._others = others
+        self._all = (*others, self)
+        self._telling = self._too_short = self._began = 0.0
+        self._late = self._told = False
         self.guard, self.round_timeout = window.guard, window.round_timeout
+
+    @property
+    def reserved(self) -> PermitState | None:
+        """The slots that it has reserved; None if it has none."""
+        state = self.request.state
+        assert state is None or isinstance(state, PermitState), "the hold that comes of slots"
+        return state
+
+    @property
+    def won_at(self) -> float:
+        """The instant at which the round that won was over."""
+        return self._began
 
     def _new_slot_queue(self, waiting: Waiting) -> SlotQueue:
         return WindowQueue(waiting, self._window, self._limit)
@@ -371,29 +418,75 @@ class WindowClaim(SlotClaim):
 
     def valid_until(self, tally: Tally) -> float:
         """Return until when a win in that round counts as a success."""
-        return tally.at if self._is_late(tally) else tally.at + self._telling
-
-    def _is_late(self, tally: Tally) -> bool:
-        return tally.at - tally.sent_at >= self._window.round_limit
+        return tally.at if self._late else self._began + min(each._telling for each in self._all)
 
     def is_confirmed(self, tally: Tally) -> bool:
-        """Return True if nothing is left to confirm: the round was too late to count. Of one in time all nodes hear."""
-        self.needs_new_claim = not self._is_late(tally)
+        """Return True if nothing is left to confirm: it only reserves slots, or the round was too late to count."""
+        self._began = tally.at
+        self._late = tally.at - tally.sent_at >= self._window.round_limit
+        self.needs_new_claim = not (self._late or self._reserves)
         return not self.needs_new_claim
 
     def confirm(self, tally: Tally, claim: bytes, timeout_at: Callable[[float], float]) -> Steps[tuple[Tally, float]]:  # noqa: ARG002
         """Tell nodes of the success, and look at the clock again: the round counts if that was quick enough."""
+        asked = [tally.sent_at]
+        for other in self._others:
+            state, self._began = yield from other._keep(self._began)
+            asked.append(state.since)
+        self._late = self._began - min(asked) >= self._window.round_limit
+        for other in self._others:
+            assert other.reserved is not None, "it has just been asked for"
+            yield from other._tell_nodes(other.reserved.claim, other.reserved.slots, self._began)
+        yield from self._tell_nodes(claim, self.best(tally)[0], self._began)
+        at = (yield from wait(Wait(self._began))).at  # A wait for a past instant only reads the clock.
+        for each in self._all:
+            each._window.note(at - self._began, each._telling)
+        return tally, at
+
+    def _tell_nodes(self, claim: bytes, slots: tuple[int, ...], now: float) -> Steps[None]:
+        """Tell nodes of a success, and how long to keep its slots."""
         window, request = self._window, self.request
         # A node that hangs, or to which a rollback that restores the place is pending, would keep the place of a waiter
         # that has been served. So this stays pending for as long as the place lasts.
         queued = self._slot_queue is not None and self._slot_queue.taken
-        until = tally.sent_at + self.round_timeout + max(self.lease, window.place_kept)
+        until = now + self.round_timeout + max(self.lease, window.place_kept)
         kept_ms = b"%.3f" % (1000 * window.needed(self._telling))
-        message = Command(CONFIRM, request.keys.all, (claim, write_slots(self.best(tally)[0]), kept_ms))
+        message = Command(CONFIRM, request.keys.all, (claim, write_slots(slots), kept_ms))
+        if (state := self.reserved) is not None:
+            self._told, state.may_keep, state.kept_until = True, self.session.all_nodes, until
         yield from tell(Tell(message, request.owner, self.session.all_nodes if queued else 0, until))
-        at = (yield from wait(Wait(tally.at))).at  # A wait for a past instant only reads the clock.
-        window.note(at - tally.at, self._telling)
-        return tally, at
+
+    def _keep(self, now: float) -> Steps[tuple[PermitState, float]]:
+        """Ask once more for reserved slots if the latest ask was long ago; return them, and the instant.
+
+        If nodes heard of a success that did not count, a new claim asks: the message could shorten the old one once
+        more, if it came late.
+
+        Raises:
+            OvertakenError: A quorum no longer keeps the slots.
+        """
+        session, request, state = self.session, self.request, self.reserved
+        assert state is not None, "it has reserved slots"
+        if not self._told and now - state.since < self.round_timeout:
+            return state, now
+        # Where it has slots, an ask that names none lengthens their time, even if others wait.
+        self._exact = ()
+        if self._told:
+            yield from tell(rollback_of(state, leave=False))
+            state.claim, self._exact = request.owner.claim(next(session.claims)), state.slots
+            self._told, self._too_short = False, self._telling
+        command = self.ask(state.claim, ())
+        state.may_keep, state.kept_until = session.all_nodes, now + self.round_timeout + self.lease
+        again = Broadcast(command, request.owner, self.parse, self.round_timeout, self.guard, decide=self.decide)
+        tally = yield from broadcast(again)
+        if request.record is not None:
+            request.record.note_round(tally)
+        if not tally.won:
+            label = request.kind.label
+            raise OvertakenError(tally.at, no_quorum(request.name, tally, label) if tally.without_quorum else None)
+        state.grant(self.best(tally)[0], self._limit)
+        state.since = tally.sent_at
+        return state, tally.at
 
     def asks_again_after_late_win(self, tally: Tally) -> bool:
         """Ask for the same slots once more: the nodes have granted them, but the success would come too late."""

@@ -32,7 +32,7 @@ except ImportError as error:  # pragma: no cover
     raise ImportError("redsync.contrib.fastapi needs `pip install redsync-toolkit[fastapi]`") from error
 
 from redsync import AsyncClient, AsyncHold
-from redsync.contrib.shared import ErrorReply, Guards, Reply, RequestName, explained, too_many
+from redsync.contrib.shared import ErrorReply, Guards, Rates, Reply, RequestName, explained, too_many
 
 __all__ = ["Redsync"]
 
@@ -107,7 +107,7 @@ class Redsync(Guards[Any, Callable[[Request], str]]):
 
         return _Dependency(held)
 
-    def _limit(self, name: RequestName, rate: int, per: float, reply: Reply) -> Any:
+    def _limit(self, name: RequestName, rate: Rates, per: float | None, reply: Reply) -> Any:
         async def admitted(request: Request) -> None:
             limiter = self.client.get_rate_limiter(_filled(name, request), rate, per)
             with explained(limiter.name, reply):

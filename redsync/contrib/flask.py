@@ -27,7 +27,7 @@ except ImportError as error:  # pragma: no cover
     raise ImportError("redsync.contrib.flask needs `pip install redsync-toolkit[flask]`") from error
 
 from redsync import Client, Hold
-from redsync.contrib.shared import ErrorReply, Guards, ProcessClient, Reply, RequestName, explained, too_many
+from redsync.contrib.shared import ErrorReply, Guards, ProcessClient, Rates, Reply, RequestName, explained, too_many
 
 __all__ = ["Redsync"]
 
@@ -108,7 +108,7 @@ class Redsync(Guards[_Guard, Callable[[], str]]):
 
         return decorate
 
-    def _limit(self, name: RequestName, rate: int, per: float, reply: Reply) -> _Guard:
+    def _limit(self, name: RequestName, rate: Rates, per: float | None, reply: Reply) -> _Guard:
         def decorate(view: Callable[P, R]) -> Callable[P, R]:
             @functools.wraps(view)
             def limited(*args: P.args, **kwargs: P.kwargs) -> R:

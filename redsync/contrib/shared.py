@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from string import Formatter
 from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
@@ -18,13 +18,16 @@ from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 from redsync import AcquireTimeout, Client, ConfigurationError, LeaseLostError, QuorumError
 
 __all__ = ["LONGEST", "ErrorReply", "Guards", "LockError", "NameTemplate", "ProcessClient", "RequestName"]
-__all__ += ["UNAVAILABLE", "explained", "shortened", "too_many"]
+__all__ += ["UNAVAILABLE", "Rates", "explained", "shortened", "too_many"]
 
 GuardT = TypeVar("GuardT")
 KeyT = TypeVar("KeyT", bound=Callable[..., str])
 
 LockError: TypeAlias = AcquireTimeout | QuorumError | LeaseLostError
 """The errors of a lock that say that the work must not run, or must stop."""
+
+Rates: TypeAlias = int | Sequence[tuple[int, float]]
+"""The first argument of `get_rate_limiter` after the name."""
 
 Reply: TypeAlias = Callable[[LockError], Exception | None]
 
@@ -223,9 +226,9 @@ class Guards(ABC, Generic[GuardT, KeyT]):
     def limit(
         self,
         name: str,
-        rate: int,
+        rate: Rates,
         *,
-        per: float,
+        per: float | None = None,
         key: KeyT | None = None,
         on_outage: Literal["open", "closed"] = "closed",
     ) -> GuardT:
@@ -235,8 +238,8 @@ class Guards(ABC, Generic[GuardT, KeyT]):
 
         Args:
             name: The limiter's name, such as `pay:{client}` or `pay:{key}`.
-            rate: The number of requests allowed in `per` seconds.
-            per: The window in seconds.
+            rate: The number of requests allowed in `per` seconds, or several rates: `[(10, 1), (1000, 3600)]`.
+            per: The window in seconds; None for several rates.
             key: Returns the value of `{key}` in the name.
             on_outage: "open" admits all requests while too few nodes answer, "closed" none.
 
@@ -257,5 +260,5 @@ class Guards(ABC, Generic[GuardT, KeyT]):
         """Return the guard that `lock` describes; `reply` explains the lock's errors, see `explained`."""
 
     @abstractmethod
-    def _limit(self, name: RequestName, rate: int, per: float, reply: Reply) -> GuardT:
+    def _limit(self, name: RequestName, rate: Rates, per: float | None, reply: Reply) -> GuardT:
         """Return the guard that `limit` describes; `reply` explains the limiter's errors."""

@@ -30,6 +30,7 @@ class Job:
         look: Seconds between two looks at a hold.
         limit: The permits of a semaphore, the successes that a rate limiter allows, the value that a latch is set to.
         per: The rate limiter's period in seconds.
+        rates: Its further rates, each with its period.
         keep: The seconds for which nodes keep a latch after its last use.
     """
 
@@ -51,6 +52,7 @@ class Job:
     look: float = 0.05
     limit: int = 3
     per: float = 1.0
+    rates: Sequence[tuple[int, float]] = ()
     keep: float = 86400.0
 
     def line(self) -> bytes:

@@ -216,14 +216,18 @@ class RateOperations(LockOperations):
 
     def _succeed(self, turn: Turn) -> None:
         turn.stage = "inside"
-        turn.note("success", n=turn.task.n, rate=self._order.limit, per=self._order.per)
+        turn.note("success", n=turn.task.n, rates=self._rates)
+
+    @property
+    def _rates(self) -> list[tuple[int, float]]:
+        return [(self._order.limit, self._order.per), *self._order.rates]
 
     def _options(self, task: Task, _note: Any) -> dict[str, Any]:
         return {"timeout": task.timeout} if task.operation == "enter" else {}
 
     def _pick(self, name: str, _mode: str, options: dict[str, Any]) -> Any:
         # An object remembers how long rounds took; a new one does not.
-        limiter = self._make(name, self._order.limit, self._order.per, **options)
+        limiter = self._make(name, self._rates, **options)
         return limiter if options else self._kept.setdefault(name, limiter)
 
     def _about(self, turn: Turn) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def flask_app(urls):
         redsync.hold.check()
 
     @app.get("/limited/<user>")
-    @redsync.limit("user:{user}", 2, per=60)
+    @redsync.limit("user:{user}", [(2, 60), (9, 3600)])
     def limited(user):
         return {"hello": user}
 
@@ -105,7 +105,7 @@ class FastapiSite:
             await redsync.client.get_lock(f"order:{number}").force_release()
             await asyncio.sleep(3600)
 
-        @app.get("/limited/{user}", dependencies=[redsync.limit("user:{user}", 2, per=60)])
+        @app.get("/limited/{user}", dependencies=[redsync.limit("user:{user}", [(2, 60), (9, 3600)])])
         async def limited(user: str):
             return {"hello": user}
 

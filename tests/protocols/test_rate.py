@@ -30,19 +30,19 @@ class Limiter:
         self.toy = toy
         self.keys = SlotKeys.of(b"redsync:", b"x")
         self.pool = Pool("x", self.keys, Limit(rate, 1_000_000))
-        self.window = Window(1.0, toy.session.timing)
+        self.rates = [protocol.Rate(self.pool, Window(1.0, toy.session.timing))]
 
     def steps(self, n=1, timeout=0.0):
         toy, owner = self.toy, self.toy.new_owner()
         request = toy.request(kind=protocol.RATE, keys=self.keys, owner=owner, timeout=timeout, holds=n)
-        return protocol.acquire(toy.session, request, self.pool, self.window, toy.now)
+        return protocol.acquire(toy.session, request, self.rates, toy.now)
 
     def play(self, *script, n=1, timeout=0.0):
         return self.toy.play(self.steps(n, timeout), *script)
 
     def retry_after(self, *looks, n=1):
         toy = self.toy
-        steps = protocol.retry_after(toy.session, self.pool, toy.new_owner(), self.window, n)
+        steps = protocol.retry_after(toy.session, self.rates, toy.new_owner(), n)
         return toy.play(steps, (LOOK, toy.answers(*looks)))
 
 
@@ -171,7 +171,7 @@ def test_round_after_which_nodes_were_told_too_slowly_is_repeated_with_another_c
 def test_one_pause_of_the_process_keeps_no_slot_longer_than_retry_after_says(limiter):
     assert limiter.play(*late(limiter, 4.0), *success(limiter, got(0))) is True
     before, after = told_to_keep(limiter)
-    assert before < after < limiter.window.room_after(math.inf)
+    assert before < after < limiter.rates[0].window.room_after(math.inf)
     assert limiter.play(*success(limiter, got(1))) is True
     assert told_to_keep(limiter)[2] == before, "the next success does not pay for it"
 
@@ -183,7 +183,7 @@ def test_process_that_is_slow_in_one_acquire_has_more_and_more_time(limiter):
     kept = told_to_keep(limiter)
     assert kept == sorted(set(kept))
     assert kept[-1] >= 1.01 * (1.0 + 0.03 + 0.0024), "as long as it took, and the way to the caller"
-    assert limiter.window.telling() > 0.002, "and longer from now on"
+    assert limiter.rates[0].window.telling() > 0.002, "and longer from now on"
 
 
 def test_process_that_is_always_slow_has_some_more_rounds_and_then_raises(limiter):
@@ -263,7 +263,7 @@ def test_retry_after_is_when_a_quorum_has_the_same_slots(limiter, looks, n, seco
 def test_retry_after_counts_waiters(limiter):
     looks = [look(100, 200, 300, awaited=1)] * 3
     # And the waiters may look a little late.
-    assert limiter.retry_after(*looks) == pytest.approx(0.202 + limiter.window.longest_pause(1.0, 1 / 3))
+    assert limiter.retry_after(*looks) == pytest.approx(0.202 + limiter.rates[0].window.longest_pause(1.0, 1 / 3))
 
 
 @pytest.mark.parametrize("present", [b"", b"1"])
@@ -283,3 +283,115 @@ def test_limit_of_another_kind_is_an_error_however_new_it_is(limiter):
     assert limiter.pool.limit.version == 0
     with pytest.raises(ConfigurationError, match="has 3 per 2 s on its nodes"):
         limiter.retry_after(*[look(per_us=2_000_000)] * 3)
+
+
+# Several rates.
+
+
+class Several(Limiter):
+    """A toy client's limiter of 3 per second and 5 per minute."""
+
+    def __init__(self, toy):
+        super().__init__(toy)
+        self.minute = SlotKeys.of(b"redsync:", b"x (window 2)")
+        self.rates.append(protocol.Rate(Pool("x", self.minute, Limit(5, 60_000_000)), Window(60.0, toy.session.timing)))
+
+    def asked(self, number):
+        """Return that command's script, the number of its window, and its claim."""
+        command = self.toy.commands[number]
+        return (
+            command.script.name.removeprefix("semaphore_"),
+            1 + (command.keys[0] == self.minute.lock),
+            command.args[0],
+        )
+
+
+@pytest.fixture
+def several(make_toy):
+    return Several(make_toy(3, random=0.0))
+
+
+def test_success_under_several_rates_has_slots_of_each_and_one_look_at_the_clock(several):
+    toy = several.toy
+    granted = ASK, toy.all_say(got(0))
+    assert several.play(granted, granted, CONFIRM, CONFIRM, (CLOCK, toy.slept())) is True
+    scripts = [several.asked(i)[:2] for i in range(4)]
+    assert scripts == [("acquire", 2), ("acquire", 1), ("confirm", 2), ("confirm", 1)]
+    minute, second = (float(toy.commands[i].args[2]) / 1000 for i in (2, 3))
+    assert (minute, second) == pytest.approx((1.01 * 60.0029, 1.01 * 1.0029), abs=1e-4)
+
+
+def test_refusal_by_one_of_several_rates_takes_nothing_of_the_others(several):
+    toy = several.toy
+    full = ASK, toy.all_say(FULL)
+    assert several.play(full, UNDO) is False, "the shorter window is not even asked"
+    assert several.play((ASK, toy.all_say(got(0))), full, UNDO, LEAVE) is False
+    (_, _, reserved), (_, window, dropped) = several.asked(2), several.asked(5)
+    assert (window, dropped) == (2, reserved)
+    assert toy.told[-1].deliver_to == 0b111
+
+
+def test_slots_reserved_long_ago_are_asked_for_again_before_they_count(several):
+    toy = several.toy
+    granted = ASK, toy.all_say(got(0))
+    script = granted, *refused(several, None), granted, granted, CONFIRM, CONFIRM, (CLOCK, toy.slept())
+    assert several.play(*script, timeout=5.0) is True
+    (_, window, claim), (_, again, same) = several.asked(0), several.asked(4)
+    assert (window, again, same) == (2, 2, claim)
+    assert toy.commands[4].args[9] == b"", "nodes that have the slots keep them, even if others wait"
+    assert toy.asked[-1].guard == several.rates[1].window.guard
+
+
+@pytest.mark.parametrize(("answer", "timeout"), [(FULL, 5.0), (FULL, 0.702), ("down", 0.702)])
+def test_acquire_whose_reserved_slots_are_gone_begins_anew_while_it_has_time(several, answer, timeout):
+    toy = several.toy
+    granted = ASK, toy.all_say(got(0))
+    script = granted, *refused(several, None), granted, (ASK, toy.all_say(answer)), LEAVE, LEAVE
+    if timeout == 5.0:
+        script += granted, ("wait", toy.slept()), granted, CONFIRM, CONFIRM, (CLOCK, toy.slept())
+        assert several.play(*script, timeout=timeout) is True
+        assert several.asked(7)[1] == 2
+        assert several.asked(7)[2] != several.asked(0)[2]
+    elif answer == FULL:
+        assert several.play(*script, timeout=timeout) is False
+    else:
+        with pytest.raises(QuorumError, match="2 of 3 nodes failed"):
+            several.play(*script, timeout=timeout)
+
+
+def test_slow_telling_of_several_rates_is_repeated_with_other_claims_for_each(several):
+    toy = several.toy
+    granted = ASK, toy.all_say(got(0))
+    told = CONFIRM, CONFIRM, (CLOCK, toy.slept(meanwhile=lambda: toy.pass_time(0.003)))
+    script = granted, granted, *told, UNDO, granted, UNDO, granted, CONFIRM, CONFIRM, (CLOCK, toy.slept())
+    assert several.play(*script) is True
+    claims = {several.asked(i)[1:] for i in (0, 1, 5, 7)}
+    assert len(claims) == 4
+    assert {several.asked(i)[1:] for i in (8, 9)} == {several.asked(i)[1:] for i in (5, 7)}
+    assert float(toy.commands[8].args[2]) > float(toy.commands[2].args[2])
+
+
+@pytest.mark.parametrize(
+    ("at", "cleaned_up"), [(0, [UNDO]), (1, [UNDO, LEAVE]), (2, [UNDO, LEAVE]), (3, [UNDO, LEAVE]), (4, [UNDO, LEAVE])]
+)
+def test_interruption_between_two_rates_gives_everything_back(several, at, cleaned_up):
+    toy = several.toy
+    granted = ASK, toy.all_say(got(0))
+    script = granted, granted, CONFIRM, CONFIRM, (CLOCK, toy.slept())
+    assert toy.interrupt(several.steps(), script, at) == cleaned_up
+    assert all(told.deliver_to == 0b111 for told in toy.told if told.command.script.name.endswith("abandon"))
+
+
+def test_interruption_of_giving_back_gives_back_again(several):
+    toy = several.toy
+    script = (ASK, toy.all_say(got(0))), (ASK, toy.all_say(FULL)), UNDO, LEAVE
+    assert toy.interrupt(several.steps(), script, 3) == [LEAVE]
+
+
+def test_several_rates_tell_the_longest_time_until_room_and_the_fewest_free(several):
+    toy = several.toy
+    minute = look(7000, 7000, 7000, 7000, 7000, rate=5, per_us=60_000_000)
+    looks = (LOOK, toy.all_say(look(100))), (LOOK, toy.all_say(minute))
+    owner = toy.new_owner()
+    assert toy.play(protocol.retry_after(toy.session, several.rates, owner, 1), *looks) == pytest.approx(7.07)
+    assert toy.play(protocol.available(toy.session, several.rates, owner), *looks) == 0

@@ -89,6 +89,7 @@ from tests.support.mistakes import (
     give_back,
     grant_although_it_forgot,
     instead,
+    keep_blindly,
     leave_open,
     meet_any_server,
     name_all_slots,
@@ -296,6 +297,10 @@ MISTAKES = [
     Mistake(
         "successes are returned", SlidingWindow, "where there are", 1, "limiter",
         patch=around(rate, "acquire", give_back),
+    ),
+    Mistake(
+        "slots reserved long ago count", SlidingWindow, "where there are", 1044, "limiter",
+        patch=instead(WindowClaim, "_keep", keep_blindly),
     ),
     Mistake(
         "nodes keep successes too long", RetryAfterAccuracy, "lets nodes keep a success", 0, "limiter",

@@ -33,7 +33,7 @@ _UNTOLD: Final = {"done", "looked", "told", "writes"}
 """Words of the journal that checkers ignore, and that are not outcomes of a request."""
 
 _ABOUT: Final = (
-    *("how", "n", "blocking", "timeout", "lease", "mode", "count", "permit", "permits", "rate", "per", "seconds"),
+    *("how", "n", "blocking", "timeout", "lease", "mode", "count", "permit", "permits", "rates", "seconds"),
     *("reads", "writes", "available", "holders", "left"),
 )
 
@@ -73,7 +73,7 @@ class Worker(ABC):
         self._rng = random.Random(machine.random.getrandbits(64))
         order = Job(
             lease=workload.lease, on_lost=False, shares=True, look=math.inf, limit=workload.limit, per=workload.per,
-            keep=workload.keep,
+            rates=workload.rates, keep=workload.keep,
         )  # fmt: skip
         self._world = world_of(machine, client, self._note)
         self._operations = Owner(0, order, self._world, self._rng).operations(kind)
@@ -376,7 +376,7 @@ SIMULATED: Final = tuple(word for word, kind in KINDS.items() if kind.like in _W
 """The kinds that workers of a run by seed may use."""
 
 _UNLIKE_FROM = 1_000
-"""The seed from which programs with a rate limiter have different `node_timeout`."""
+"""The seed from which programs with a rate limiter have different `node_timeout`, and half of them several rates."""
 
 
 class Workload:
@@ -395,6 +395,7 @@ class Workload:
         resizes: True if they change that number.
         rate: The successes that a rate limiter allows in each window.
         per: Its window in seconds.
+        rates: Its further rates, each with its longer window.
         keep: The seconds for which nodes keep a latch after its last use.
         deletes: True if programs delete latches.
         acquisitions: The number of acquisitions.
@@ -427,6 +428,12 @@ class Workload:
         self.resizes: Final = counted.random() < 0.5
         self.rate: Final = counted.choice([1, 2, 3, 5])
         self.per: Final = lease * counted.choice([0.1, 0.3, 1.0, 1.0, 1.5])
+        several = sim.random_for("several rates")
+        more = several.choice([0, 0, 1, 2]) if sim.seed >= _UNLIKE_FROM else 0
+        self.rates: Final = [
+            (self.rate + several.randint(0, 2 * self.rate) * n, self.per * n * several.uniform(1.5, 3.0))
+            for n in range(1, more + 1)
+        ]
         latches = sim.random_for("latches")
         self.keep: Final = latches.choice([86400.0, 86400.0, lease * latches.uniform(2.0, 4.0)])
         self.deletes: Final = latches.random() < 0.2

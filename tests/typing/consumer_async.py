@@ -90,6 +90,7 @@ def make_async_locks(client: AsyncClient) -> None:
 def make_async_others(client: AsyncClient) -> None:
     semaphore = client.get_semaphore("jobs", 3, timeout=1, lease=5, max_hold=60, on_lost=note_async_permit)
     limiter = client.get_rate_limiter("calls", 3, 60, timeout=1, restart_guard=0)
+    limiter = client.get_rate_limiter("calls", [(3, 60), (1000, 86400.0)], timeout=1)
     latch = client.get_count_down_latch("start", timeout=1, keep=60)
     assert_type((semaphore, limiter, latch), tuple[AsyncSemaphore, AsyncRateLimiter, AsyncCountDownLatch])
 
@@ -172,6 +173,7 @@ async def use_async_permit(permit: AsyncPermit) -> None:
 
 async def use_async_limiter(limiter: AsyncRateLimiter) -> None:
     assert_type((limiter.name, limiter.rate, limiter.per), tuple[str | bytes, int, float])
+    assert_type(limiter.rates, tuple[tuple[int, float], ...])
     assert_type(await limiter.acquire(False), bool)
     assert_type(await limiter.acquire(timeout=1, n=2), bool)
     assert_type((await limiter.available(), await limiter.retry_after(2)), tuple[int, float])

@@ -150,10 +150,10 @@ class Slots(OwnChecker):
 
 
 class SlidingWindow(OwnChecker):
-    """The sliding window: no window of the limiter's length has more successes than its rate, over all machines.
+    """The sliding window: no window of a limiter's length has more successes than its rate, over all machines.
 
     A success counts at the instant of true time at which the acquire returned to its program, as programs report
-    (`Machine.tell` with "success", the limiter's `name`, `rate` and `per`, and `n`). Windows are closed: two successes
+    (`Machine.tell` with "success", the limiter's `name`, its `rates` and `n`). Windows are closed: two successes
     that are exactly `per` apart are in one. There is no tolerance for clocks, because nodes allow for clocks that are
     as wrong as `drift_factor` says.
 
@@ -166,17 +166,19 @@ class SlidingWindow(OwnChecker):
 
     def __init__(self, sim: Trial) -> None:
         super().__init__(sim)
-        self._successes: Final[dict[str, deque[tuple[float, int]]]] = {}
+        self._successes: Final[dict[tuple[str, float], deque[tuple[float, int]]]] = {}
 
     def see(self, event: Did) -> str | None:
-        """Count the successes in the window that ends now."""
-        about = event.about
+        """Count the successes in each window that ends now."""
         if event.what != "success":
             return None
-        name, rate, per = about["name"], about["rate"], about["per"]
-        successes = self._successes.setdefault(name, deque())
-        successes.append((event.at, about["n"]))
-        while event.at - successes[0][0] > per:
+        name, n = event.about["name"], event.about["n"]
+        return next(filter(None, [self._count(event.at, name, n, *rate) for rate in event.about["rates"]]), None)
+
+    def _count(self, now: float, name: str, n: int, rate: int, per: float) -> str | None:
+        successes = self._successes.setdefault((name, per), deque())
+        successes.append((now, n))
+        while now - successes[0][0] > per:
             successes.popleft()
         count = sum(n for _, n in successes)
         if count <= rate:

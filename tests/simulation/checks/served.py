@@ -65,6 +65,7 @@ class Liveness(OwnChecker):
         # The instant of the latest request of each waiter, and how much it asks for.
         self._waiting: Final[dict[tuple[str, bytes, bytes], tuple[float, int]]] = {}
         self._free_since: Final[dict[bytes, float]] = {}
+        self._latest: Final[dict[tuple[str, bytes], bytes]] = {}
         self._due: Final[dict[tuple[str, str], tuple[Machine, float]]] = {}
         self._newcomers: Final[dict[tuple[str, bytes, bytes], tuple[float, float]]] = {}
         self._longest = self._kept = 0.0
@@ -110,6 +111,10 @@ class Liveness(OwnChecker):
             self._rounds.ask(sent, self.sim.now)
             for claim in claims(sent.script, sent.keys, sent.args):
                 self._longest = max(self._longest, claim.lease)
+                # An owner waits for one thing at a time, under several rates for one window after the other.
+                if (before := self._latest.get((sent.client, claim.owner))) not in (None, claim.key):
+                    self._waiting.pop((sent.client, before, claim.owner), None)
+                self._latest[sent.client, claim.owner] = claim.key
                 self._waiting[sent.client, claim.key, claim.owner] = sent.at, claim.holds
                 self._note_ticket(sent, (sent.client, claim.key, claim.owner))
 
