@@ -36,7 +36,7 @@ def run(over: threading.Event) -> Iterator[tuple[list[str], dict[str, str]]]:
         server, _ = start_http_server(0, addr="127.0.0.1", registry=registry)
         port = _free_port()
         environment = {**os.environ, "REDSYNC_URLS": ",".join(nodes.urls)}
-        words = [sys.executable, "-m", "redsync.cli", "exporter", "--listen", f"127.0.0.1:{port}", "--interval", "2"]
+        words = [sys.executable, "-m", "redsync.cli", "exporter", "--listen", f"127.0.0.1:{port}"]
         exporter = subprocess.Popen(words, env=environment, stderr=subprocess.DEVNULL)
         threads = [threading.Thread(target=_work, args=(each, client, over)) for each in _workers()]
         threads.append(threading.Thread(target=_fail, args=(nodes, over)))

@@ -219,11 +219,6 @@ def _matching(limit: int) -> argparse.ArgumentParser:
     return options
 
 
-def _add_interval(parser: argparse.ArgumentParser, default: float) -> None:
-    text = f"time between refreshes (default: {default:g})"
-    parser.add_argument("--interval", type=seconds(), default=default, metavar="SECONDS", help=text)
-
-
 def _add_inspecting(commands: Any) -> None:
     """Add the commands that inspect a deployment."""
     json, nodes, named = _options(), _options(), _options()
@@ -244,12 +239,12 @@ def _add_inspecting(commands: Any) -> None:
     take_away.add_argument("--yes", action="store_true", help="do not ask for confirmation")
     take_away.epilog = "Exit status: 0 released, 1 not held by that owner, or not confirmed."
     top = _add(commands, "top", "show holders and waiters continuously, until Ctrl-C", nodes, _matching(1000))
-    _add_interval(top, 1.0)
+    text = "time between refreshes (default: 1)"
+    top.add_argument("--interval", type=seconds(), default=1.0, metavar="SECONDS", help=text)
     summary = "export the nodes' state to Prometheus, until SIGTERM or Ctrl-C"
     exporter = _add(commands, "exporter", summary, nodes, _matching(10_000))
     text = "address to serve on (default: 127.0.0.1:9465; port 0 picks a free port)"
     exporter.add_argument("--listen", type=address, default=("127.0.0.1", 9465), metavar="HOST:PORT", help=text)
-    _add_interval(exporter, 5.0)
 
 
 def _add_local(commands: Any) -> None:

@@ -1,7 +1,6 @@
 """`redsync exporter`: the claims on the nodes as metrics for Prometheus, without a change to any application.
 
-1. One thread looks at the nodes every `--interval` seconds, as `redsync top` does. A scrape gets the result of the
-   latest look and never asks a node, so more scrapes cost the nodes nothing.
+1. Each scrape looks at the nodes once, as `redsync top` does; in between the exporter does nothing.
 2. While too few nodes answer, it is unknown what is held: the metrics of holds and waiters have no values, and
    `look_quorum` is 0.
 3. Labels are a kind, a name group and a node: see `redsync.metrics.labels`.
@@ -13,7 +12,7 @@ import contextlib
 import signal
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, Final, TypeAlias
 
 from prometheus_client import CollectorRegistry, start_http_server
@@ -21,7 +20,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from redsync.cli.arguments import encoded
 from redsync.cli.exits import FINE, UNAVAILABLE, SetupError
-from redsync.cli.listing import MOST, View, look, more_than
+from redsync.cli.listing import MOST, View, look
 from redsync.cli.output import warn
 from redsync.cli.queries import Nodes
 from redsync.metrics.labels import Groups, name_group
@@ -33,15 +32,14 @@ Values: TypeAlias = defaultdict[tuple[str, Whose], float]
 _WHOSE: Final = ("kind", "name_group")
 
 KEPT: Final[dict[str, tuple[str, Whose]]] = {
-    "redsync_kept_node_up": ("1 if the node answered the latest look, else 0.", ("node",)),
+    "redsync_kept_node_up": ("1 if the node answered, else 0.", ("node",)),
     "redsync_kept_holds": ("Holds that a quorum of nodes knows.", _WHOSE),
     "redsync_kept_waiting": ("Owners that are waiting.", _WHOSE),
     "redsync_kept_hold_age_seconds": ("Age of the oldest hold whose begin the nodes know.", _WHOSE),
     "redsync_kept_permits": ("Permits of a semaphore or rate limiter; the largest number in the group.", _WHOSE),
-    "redsync_kept_names": ("Names in the latest look.", ()),
+    "redsync_kept_names": ("Names on the nodes.", ()),
     "redsync_kept_names_complete": ("1 if these are all names, 0 if there are more than --limit.", ()),
-    "redsync_kept_look_quorum": ("1 if a quorum of nodes answered the latest look, else 0.", ()),
-    "redsync_kept_look_timestamp_seconds": ("When the latest look ended, in seconds since 1970.", ()),
+    "redsync_kept_look_quorum": ("1 if a quorum of nodes answered, else 0.", ()),
 }
 """Each metric, a gauge: its meaning, its labels."""
 
@@ -52,37 +50,30 @@ _KINDS: Final = frozenset(
 
 
 class Kept:
-    """A collector for `prometheus_client`, with the data that the looks at the nodes found.
+    """A collector for `prometheus_client`, with the data that a look at the nodes finds.
 
     Args:
+        look: Looks at the nodes.
         max_groups: The most name groups.
     """
 
-    def __init__(self, max_groups: int = 200) -> None:
+    def __init__(self, look: Callable[[], View], max_groups: int = 200) -> None:
+        self._look: Final = look
         self._groups: Final = Groups(name_group, max_groups)
-        self._families: list[Metric] = []
 
-    def note(self, view: View, quorum: int, clock: float) -> None:
-        """Record a look at an instant in seconds since 1970.
-
-        Its data counts only if `quorum` nodes answered.
-        """
-        is_known = sum(node["error"] is None for node in view["nodes"]) >= quorum
-        values: Values = defaultdict(float)
+    def collect(self) -> Iterable[Metric]:
+        """Look at the nodes, and return the metrics; for the registry."""
+        view, values = self._look(), defaultdict[tuple[str, Whose], float](float)
+        is_known = sum(node["error"] is None for node in view["nodes"]) >= view["quorum"]
         values["redsync_kept_look_quorum", ()] = is_known
-        values["redsync_kept_look_timestamp_seconds", ()] = clock
         for node in view["nodes"]:
             values["redsync_kept_node_up", (node["node"],)] = node["error"] is None
         if is_known:
-            self._note_names(view, clock, values)
+            self._note_names(view, time.time(), values)
         families = {name: GaugeMetricFamily(name, text, labels=labels) for name, (text, labels) in KEPT.items()}
         for (name, labels), value in values.items():
             families[name].add_metric(labels, value)
-        self._families = list(families.values())  # in one step: another thread collects
-
-    def collect(self) -> list[Metric]:
-        """Return the metrics as of the latest look; for the registry."""
-        return self._families
+        return families.values()
 
     def _note_names(self, view: View, clock: float, values: Values) -> None:
         values["redsync_kept_names", ()] = len(view["names"])
@@ -106,36 +97,17 @@ class Kept:
 
 
 def exporter(options: Any) -> int:
-    """Look at the nodes and serve the metrics, until SIGTERM or Ctrl-C."""
-    nodes = Nodes(options)
+    """Serve the metrics, until SIGTERM or Ctrl-C."""
+    nodes, registry, (host, port) = Nodes(options), CollectorRegistry(), options.listen
+    registry.register(Kept(lambda: look(nodes, encoded(options.pattern), options.limit, MOST)))
     with contextlib.suppress(KeyboardInterrupt):
         signal.signal(signal.SIGTERM, signal.default_int_handler)
-        kept = Kept()
-        has_more = False
-        with _served(kept, *options.listen):
-            while True:
-                view = look(nodes, encoded(options.pattern), options.limit, MOST)
-                kept.note(view, nodes.quorum, time.time())
-                if view["more"] and not has_more:
-                    warn(more_than(options.limit))
-                has_more = view["more"]
-                time.sleep(options.interval)
+        try:
+            server, thread = start_http_server(port, host, registry)
+        except (OSError, OverflowError) as error:
+            raise SetupError(f"can't listen on {host} port {port}: {error}", UNAVAILABLE) from error
+        with server:
+            shown = f"[{host}]" if ":" in host else host
+            warn(f"http://{shown}:{server.server_port}/metrics serves what the nodes keep; Ctrl-C stops it")
+            thread.join()
     return FINE
-
-
-@contextlib.contextmanager
-def _served(kept: Kept, host: str, port: int) -> Iterator[None]:
-    registry = CollectorRegistry()
-    registry.register(kept)
-    try:
-        server, thread = start_http_server(port, host, registry)
-    except (OSError, OverflowError) as error:
-        raise SetupError(f"can't listen on {host} port {port}: {error}", UNAVAILABLE) from error
-    try:
-        shown = f"[{host}]" if ":" in host else host
-        warn(f"http://{shown}:{server.server_port}/metrics serves what the nodes keep; Ctrl-C stops it")
-        yield
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

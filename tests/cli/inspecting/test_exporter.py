@@ -11,6 +11,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from redsync.cli import exporter
 from redsync.cli.exporter import KEPT, Kept
 from redsync.exceptions import LeaseLostError
 from tests.support.nursery import ROOT
@@ -26,15 +27,15 @@ def parsed(text):
 
 
 class Seen:
-    """A collector to which tests show looks."""
+    """A collector whose looks at the nodes are those that a test gives."""
 
     def __init__(self):
-        self.kept, self.registry = Kept(max_groups=5), CollectorRegistry()
-        self.registry.register(self.kept)
+        self.view, self.registry = {}, CollectorRegistry()
+        self.registry.register(Kept(lambda: self.view, max_groups=5))
 
-    def note(self, now, *entries, errors=(None, None, None), more=False):
+    def note(self, *entries, errors=(None, None, None), more=False):
         nodes = [{"node": f"n{number}", "error": error} for number, error in enumerate(errors)]
-        self.kept.note({"nodes": nodes, "names": list(entries), "more": more}, 2, 1e9 + now)
+        self.view = {"quorum": 2, "nodes": nodes, "names": list(entries), "more": more}
 
     def values(self, name):
         values = parsed(generate_latest(self.registry).decode())
@@ -47,33 +48,31 @@ def entry(name, *owners, kind="lock", held=None, waiting=0, permits=None, mode=N
     return {"name": name, "kind": kind, "holders": holders, "held": held, "waiting": waiting, "permits": permits}
 
 
-def test_history_gives_exact_values():
+def test_look_gives_exact_values():
     seen = Seen()
-    seen.note(10.0, entry("order:1", "a", waiting=2), entry("order:2", "b"))
-    seen.note(14.0, entry("order:1", "c", waiting=1), entry("order:2", "b"))
-    seen.note(15.5, entry("order:2", "b"), entry("cache:9", "d", kind="read-write lock", mode="write"))
+    seen.note(entry("order:1", "c", waiting=1), entry("order:2", "b"))
+    assert seen.values("redsync_kept_holds") == {("lock", "order"): 2}
+    seen.note(entry("order:2", "b"), entry("cache:9", "d", kind="read-write lock", mode="write"))
     order, cache = ("lock", "order"), ("write lock", "cache")
     assert seen.values("redsync_kept_holds") == {order: 1, cache: 1}
     assert seen.values("redsync_kept_waiting") == {order: 0, cache: 0}
     assert seen.values("redsync_kept_hold_age_seconds") == {}
-    assert seen.values("redsync_kept_look_timestamp_seconds") == {(): 1e9 + 15.5}
     assert seen.values("redsync_kept_names") == {(): 2}
     assert seen.values("redsync_kept_names_complete") == {(): 1}
 
 
-def test_age_of_a_hold_comes_from_the_record_of_its_client():
+def test_age_of_a_hold_comes_from_the_record_of_its_client(monkeypatch):
+    monkeypatch.setattr(exporter.time, "time", lambda: 1e9)
     seen, order = Seen(), entry("order:1", "a", "b")
-    order["holders"][0]["held_since"] = 1e9 - 50.0
-    seen.note(10.0, order)
-    assert seen.values("redsync_kept_hold_age_seconds") == {("lock", "order"): 60}
-    order["holders"][0]["held_since"] = 1e9 + 20.0
-    seen.note(14.0, order)
-    assert seen.values("redsync_kept_hold_age_seconds") == {("lock", "order"): 0}
+    seen.note(order)
+    for since, age in [(1e9 - 60.0, 60), (1e9 + 6.0, 0)]:
+        order["holders"][0]["held_since"] = since
+        assert seen.values("redsync_kept_hold_age_seconds") == {("lock", "order"): age}
 
 
 def test_labels_stay_few_whatever_nodes_store():
     seen = Seen()
-    seen.note(0.0, *(entry(f"{'abcdefghij'[n % 10] * 3}:{n}", "a", kind=f"kind{n}") for n in range(10_000)), more=True)
+    seen.note(*(entry(f"{'abcdefghij'[n % 10] * 3}:{n}", "a", kind=f"kind{n}") for n in range(10_000)), more=True)
     holds = seen.values("redsync_kept_holds")
     assert len(holds) == 6
     assert holds["other", "other"] == 5_000
@@ -87,7 +86,7 @@ def scrape(url):
 
 @pytest.fixture
 def serving(start):
-    command = start("exporter", "--listen", "127.0.0.1:0", "--interval", "0.05")
+    command = start("exporter", "--listen", "127.0.0.1:0")
     url = re.search(r"http://127\.0\.0\.1:\d+/metrics", command.stderr.readline())[0]
     return command, url
 
