@@ -71,6 +71,19 @@ async def test_body_is_cancelled_when_the_nodes_forget_or_its_lease_ends(make_cl
         await goes_on()
 
 
+@pytest.mark.parametrize("of_permit", [False, True])
+@in_loop
+async def test_body_is_cancelled_when_its_permit_is_lost(make_client, of_permit):
+    async with make_client() as client:
+        semaphore = client.get_semaphore("x", 2)
+        with comes_out(LeaseLostError, match="permit of semaphore 'x'"):
+            async with await semaphore.acquire() if of_permit else semaphore:
+                lose(client)
+                await asyncio.sleep(ENDLESS)
+        await goes_on()
+        assert await semaphore.available() == 2
+
+
 @in_loop
 async def test_loss_noticed_by_the_body_or_its_end_is_raised_once_and_cancels_nothing_later(make_client):
     async def check(hold):

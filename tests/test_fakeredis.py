@@ -51,15 +51,6 @@ def test_emptied_instance_takes_no_part_in_new_grants(client, lock, fakes, event
     assert "may have forgotten claims" in eventually(lambda: client.nodes()[0].last_error)
 
 
-def test_waiter_gets_the_lock_after_its_release(client, lock, other, eventually):
-    lock.acquire()
-    waiter = other.start(lock.acquire)
-    eventually(lambda: client.inspect("x").waiters)
-    lock.release()
-    assert waiter.result(20) is True
-    other.do(lock.release)
-
-
 def test_nodes_are_up(client):
     statuses = client.nodes()
     assert [status.state for status in statuses] == ["up"] * 3
@@ -74,14 +65,3 @@ def test_single_instance_suffices_but_is_refused_when_listed_twice(other):
         assert not other.do(client.get_mutex("x").acquire, False)
     with pytest.raises(ConfigurationError):
         Client([fake, fake])
-
-
-def test_read_write_lock_works_on_instances(client, make_worker, fakes):
-    lock, reader = client.get_read_write_lock("x"), make_worker()
-    reader.do(lock.read_lock.acquire)
-    with lock.read_lock:
-        assert not make_worker().do(lock.write_lock.acquire, False)
-    waiting = make_worker().start(lambda: lock.write_lock.acquire(timeout=10) and lock.write_lock.release())
-    reader.do(lock.read_lock.release)
-    waiting.result(15)
-    assert not lock.write_lock.locked()

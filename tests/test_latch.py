@@ -5,7 +5,6 @@ import pickle
 import pytest
 
 from redsync import KeyTypeError
-from tests.support.locks import PATIENCE, timed
 
 pytestmark = pytest.mark.usefixtures("both_flavours")
 
@@ -47,15 +46,6 @@ def test_latch_opens_when_counted_down(latch, make_client):
     assert latch.wait() is True
     assert latch.try_set_count(1) is True, "it can be set again"
     assert elsewhere.count() == 1
-
-
-def test_timeout_is_kept(latch, raw, eventually):
-    latch.try_set_count(1)
-    for timeout in (0.0, 0.3):
-        opened, seconds = timed(latch.wait, timeout)
-        assert opened is False
-        assert timeout <= seconds < timeout + PATIENCE
-    eventually(lambda: raw.count("redsync_latch_waiters:{redsync:x}") == 0)
 
 
 def test_latch_is_kept_for_a_while_after_its_last_use(client, raw):

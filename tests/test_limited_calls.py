@@ -1,4 +1,4 @@
-"""The rate limiter as a decorator of plain functions; see `test_async_rate_limiter` for coroutine functions.
+"""The rate limiter as a decorator of functions.
 
 `test_decorator` and `test_wrapping` test the parts shared with `client.locked`.
 """
@@ -8,6 +8,7 @@ import time
 import pytest
 
 from redsync import AcquireTimeout
+from tests.aio_support import client_of, in_loop
 
 
 def test_each_call_acquires_one_and_waits_for_it(client):
@@ -39,3 +40,27 @@ def test_decorator_is_refused_with_an_invalid_option(client):
         limiter(on_busy="wait")
     with pytest.raises(ValueError, match="timeout"):
         limiter(timeout=-5)
+
+
+@in_loop
+async def test_call_of_a_coroutine_function_acquires_one(nodes):
+    async with client_of(nodes) as client:
+        limiter = client.get_rate_limiter("x", 3, 86_400)
+
+        @limiter
+        async def call(number):
+            return number
+
+        @limiter(timeout=0, on_busy="skip")
+        async def skip(number):
+            return number
+
+        async def instead(number):
+            return -number
+
+        assert [await call(1), await call(2), await skip(3), await skip(4)] == [1, 2, 3, None]
+        assert await limiter(timeout=0, on_busy=instead)(call.__wrapped__)(5) == -5
+        with pytest.raises(AcquireTimeout):
+            await limiter(timeout=0.3)(call.__wrapped__)(6)
+        with pytest.raises(TypeError, match="is not a coroutine function"):
+            limiter(lambda: 1)

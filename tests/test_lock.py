@@ -7,7 +7,6 @@ import time
 
 import pytest
 
-from redsync import QuorumError
 from tests.support.locks import claims
 
 pytestmark = pytest.mark.usefixtures("both_flavours")
@@ -118,23 +117,3 @@ def test_with_releases_only_its_own_acquisition(lock):
     with lock as hold:
         hold.release()
     assert lock.hold_count() == 1
-
-
-# Without a quorum
-
-
-def test_quorum_error_reports_each_vote_and_a_waiter_goes_on_when_nodes_are_back(lock, nodes, other):
-    for i in range(3):
-        nodes.kill(i)
-    with pytest.raises(QuorumError, match="'x'") as info:
-        lock.acquire(False)
-    votes = info.value.votes
-    assert [vote.choice.value for vote in votes].count("failed") >= 3
-    assert [vote.node for vote in votes] == [f"127.0.0.1:{port}" for port in nodes.ports]
-    assert all(vote.node in str(info.value) and vote.detail for vote in votes)
-    waiter = other.start(lock.acquire)
-    with pytest.raises(TimeoutError):
-        waiter.result(0.2)
-    for i in range(3):
-        nodes.restart(i)
-    assert waiter.result(20) is True

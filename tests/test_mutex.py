@@ -95,19 +95,6 @@ def test_all_threads_see_the_same_owner(mutex, other):
 # Lost holds
 
 
-def test_second_acquire_raises_after_a_loss_until_it_is_released(client, mutex, other, eventually):
-    mutex.acquire(lease=0.3)
-    eventually(lambda: not mutex.owned())
-    for acquire in (lambda: mutex.acquire(False), lambda: other.do(mutex.acquire, timeout=5), mutex.__enter__):
-        with pytest.raises(LeaseLostError, match="'x'"):
-            acquire()
-    with client.get_mutex("x"):
-        for call in (lambda: mutex.acquire(False), mutex.release):
-            with pytest.raises(LeaseLostError):
-                call()
-        assert mutex.acquire(False) is False
-
-
 def test_with_after_a_loss_releases_only_its_own_hold(mutex, other, raw, eventually):
     with pytest.raises(NotOwnedError, match="'x'"), mutex as hold:  # noqa: PT012  # the body of the mutex
         flush(raw)

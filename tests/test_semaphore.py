@@ -4,7 +4,6 @@ It has the contract of `threading.Semaphore`.
 """
 
 import pickle
-import time
 from functools import partial
 
 import pytest
@@ -124,26 +123,6 @@ def test_permit_with_a_lease_becomes_free_by_itself_and_its_loss_is_told(client,
         semaphore.release()
     with pytest.raises(LeaseLostError), semaphore as permit:
         permit.wait_lost(2)
-
-
-# Waiting.
-
-
-def test_release_wakes_a_waiter(semaphore, elsewhere, other, eventually, raw, *, promptly):
-    def hand_over():
-        permit = semaphore.acquire(n=3)
-        waiting = other.start(elsewhere.acquire)
-        eventually(lambda: raw.count("redsync_queue:{redsync:x}") == 5)
-        begun = time.monotonic()
-        permit.release()
-        theirs = waiting.result(20)
-        took = time.monotonic() - begun
-        theirs.release()
-        return took
-
-    # Without a wake-up it would look again after 0.5 s at the earliest.
-    promptly(hand_over, 0.4)
-    eventually(lambda: raw.count("redsync_queue:{redsync:x}") == 0)
 
 
 # The limit.

@@ -5,12 +5,7 @@ import pytest
 from redsync._core.client_records import ClientRecord
 from redsync._core.keys import LatchKeys, LockKeys, client_key
 from redsync._core.permits import SlotKeys
-from redsync._protocols.surveys import (
-    NameLook,
-    key_patterns,
-    look_command,
-    name_of_key,
-)
+from redsync._protocols.surveys import NameLook, key_patterns, look_command, name_of_key
 
 PREFIX, NAME = b"redsync:", b"x"
 KEYS, LATCH = SlotKeys.of(PREFIX, NAME), LatchKeys.of(PREFIX, NAME)

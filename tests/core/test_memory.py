@@ -5,17 +5,7 @@ from itertools import product
 
 import pytest
 
-from redsync._core.memory import (
-    BLANK,
-    JOINING,
-    LOOK,
-    NEWBORN,
-    ORIGINAL,
-    Birth,
-    Processes,
-    elected,
-    next_step,
-)
+from redsync._core.memory import BLANK, JOINING, LOOK, NEWBORN, ORIGINAL, Birth, Processes, elected, next_step
 from redsync._core.replies import UNREADABLE
 
 NOW = 1_763_726_400.5

@@ -6,14 +6,7 @@ import pickle
 import pytest
 
 from redsync import HoldLost, HoldOrphaned, NodeChanged
-from redsync._core.observing import (
-    _MOST_REPLIES,
-    _MOST_STEPS,
-    AcquireRecord,
-    ObserverSubscription,
-    Step,
-    noting_of,
-)
+from redsync._core.observing import _MOST_REPLIES, _MOST_STEPS, AcquireRecord, ObserverSubscription, Step, noting_of
 from redsync._core.quorum import Tally
 
 

@@ -7,14 +7,7 @@ from redis.crc import key_slot
 
 from redsync._core.holds import HoldTable, Owner
 from redsync._core.keys import LockKeys
-from redsync._core.permits import (
-    Limit,
-    PermitState,
-    SlotKeys,
-    next_version,
-    read_slots,
-    write_slots,
-)
+from redsync._core.permits import Limit, PermitState, SlotKeys, next_version, read_slots, write_slots
 from tests.support.hold_states import new_state
 
 

@@ -245,23 +245,6 @@ def test_pending_releases_go_out_as_soon_as_the_node_is_connected(tended):
     assert tended.desk.pending() == [0, 0, 0]
 
 
-def test_refused_release_goes_out_again_when_its_pause_is_over(tended):
-    tended.desk.tell(tended.own, b"undo", deliver_to=0b010)
-    tended.fars[1].take()
-    for _ in range(3):
-        tended.fars[1].say(b"-BUSY a script runs\r\n")
-        tended.turn()
-        tended.turn()
-        assert tended.fars[1].commands() == []
-        assert tended.maintenance._next_at(math.inf) <= tended.desk.now + 0.2
-        tended.turn(later=0.201)
-        assert tended.fars[1].last_words() == [b"undo"]
-    tended.fars[1].say(YES)
-    tended.turn(later=1.0)
-    assert tended.desk.pending() == [0, 0, 0]
-    assert tended.fars[1].commands() == []
-
-
 # Nodes.
 
 
@@ -369,21 +352,6 @@ def test_nothing_that_the_application_does_with_an_event_stops_renewals(
             log.removeHandler(trouble)
             log.removeFilter(trouble)
         nodes.restart(0)
-
-
-@pytest.mark.parametrize("whose", ["the set in use", "the maintenance"])
-def test_killed_connections_are_made_again(make_client, raw, eventually, whose):
-    client = make_client(n=3)
-    connect_set(client)
-    with client.get_lock("x"):
-        life = client.runner.life
-        link_set = life.maintenance.own if whose == "the maintenance" else life.pool.idle()[0]
-        numbers = [link.connection_id[1] for link in link_set.links]
-        for node, number in zip(raw, numbers, strict=False):
-            node.client_kill_filter(_id=number)
-        eventually(lambda: all(status.state == "up" for status in client.nodes()))
-    with client.get_lock("y"):
-        eventually(lambda: all(node.exists("redsync:y") for node in raw))
 
 
 # The end.

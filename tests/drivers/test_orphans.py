@@ -86,22 +86,6 @@ def test_hold_that_was_handed_on_ends_with_the_thread_that_owned_it(client, keys
     assert handed_on.wait_lost(0.1) is False
 
 
-def test_sleeper_on_a_hold_wakes_when_the_owning_thread_ends(client, other, eventually):
-    holds, go_on = [], threading.Event()
-
-    def hold():
-        holds.append(client.get_lock("x").__enter__())
-        go_on.wait(10)
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    eventually(lambda: holds)
-    sleeper = other.start(holds[0].wait_lost, 30)
-    go_on.set()
-    assert sleeper.result(20) is False
-    thread.join(20)
-
-
 # Interpreters.
 
 

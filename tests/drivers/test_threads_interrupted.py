@@ -14,15 +14,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from redsync import (
-    Client,
-    LeaseLostError,
-    Lock,
-    NodeChanged,
-    NotOwnedError,
-    OverReleaseError,
-    QuorumError,
-)
+from redsync import Client, LeaseLostError, Lock, NodeChanged, NotOwnedError, OverReleaseError, QuorumError
 from redsync._core.effects import Wait, wait
 from redsync._drivers import threads
 from redsync._drivers.environment import clock

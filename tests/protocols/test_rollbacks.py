@@ -3,17 +3,7 @@
 import pytest
 
 from redsync.exceptions import QuorumError
-from tests.support.toy_replies import (
-    NEW,
-    OURS,
-    WRONG_TYPE,
-    A,
-    B,
-    busy,
-    held,
-    without_quorum,
-    won,
-)
+from tests.support.toy_replies import NEW, OURS, WRONG_TYPE, A, B, busy, held, without_quorum, won
 
 ALL, LEASE = 0b11111, 30.0
 

@@ -10,8 +10,6 @@ import pytest
 
 from redsync._core.local_queues import LIMIT
 from redsync._core.scripts import Script
-from redsync._kinds import LOCKS
-from redsync.exceptions import QuorumError
 from redsync.testing.simulator.trace_events import Sent
 from tests.simulation.stores import execute
 from tests.simulation.trial import Trial
@@ -30,7 +28,6 @@ class Crowd:
 
     Attributes:
         served: The tasks that acquired, in order, each as its client's name and number.
-        ended: For each task the instant of its end, and how it ended.
     """
 
     def __init__(self, *, lease=60.0, guard=0.0, each_its_own=False):
@@ -40,34 +37,22 @@ class Crowd:
         self.clients = {machine: machine.client() for machine in (self.a, self.b)}
         self.each_its_own = each_its_own
         self.served = []
-        self.ended = {}
         self.b.start(self.hold("y", 0.0))
         self.a.start(self.clients[self.a]._runner.connect())
         self.sim.run(until=1.0)
 
-    async def work(self, machine, number, timeout):
-        lock = self.clients[machine].get_lock(f"x{number}" if self.each_its_own else "x")
-        outcome = "cancelled"
-        try:
-            if await lock.acquire(timeout=timeout):
-                self.served.append((machine.name, number))
-                await asyncio.sleep(0.01)
-                await lock.release()
-                outcome = "served"
-            else:
-                outcome = "busy"
-        except QuorumError:
-            outcome = "no quorum"
-        finally:
-            self.ended[machine.name, number] = self.sim.now, outcome
+    async def work(self, machine, number):
+        async with self.clients[machine].get_lock(f"x{number}" if self.each_its_own else "x"):
+            self.served.append((machine.name, number))
+            await asyncio.sleep(0.01)
 
     async def hold(self, name, seconds):
         async with self.clients[self.b].get_lock(name):
             await asyncio.sleep(seconds)
 
-    def begin(self, machine=None, number=WAITERS, timeout=None):
+    def begin(self, machine=None, number=WAITERS):
         machine = machine or self.a
-        return [machine.start(self.work(machine, i, timeout)) for i in range(number)]
+        return [machine.start(self.work(machine, i)) for i in range(number)]
 
     def asks(self, since=0.0):
         """Return the commands with which a has asked for a lock since that instant."""
@@ -151,35 +136,6 @@ def test_only_the_front_asks_and_waiters_that_are_cancelled_make_room_for_others
         task.cancel()
     crowd.sim.run()
     assert sorted(number for _, number in crowd.served) == list(range(LIMIT, WAITERS - 50))
-
-
-@pytest.mark.parametrize("kind", [kind for kind in LOCKS if kind.waits != "queue"], ids=lambda kind: kind.word)
-def test_waiters_of_other_kinds_do_not_queue_in_the_client(make_crowd, kind):
-    """An order of arrival begins with a ticket from the nodes; a pausing waiter has no place in the queue."""
-    crowd = make_crowd()
-    crowd.b.start(crowd.hold("x", 60.0))
-    crowd.sim.run(until=1.5)
-    for _ in range(LIMIT + 10):
-        crowd.a.start(kind.maker(crowd.clients[crowd.a])("x").acquire(timeout=3.0))
-    crowd.sim.run(until=1.6)
-    assert len(crowd.asked()) == LIMIT + 10
-
-
-@pytest.mark.parametrize(
-    ("trouble", "outcome"),
-    [(None, "busy"), ("hang", "no quorum"), *swept(("part", "no quorum"))],
-)
-def test_timeouts_of_a_crowd_are_kept_and_say_why(make_crowd, trouble, outcome):
-    crowd = make_crowd()
-    crowd.b.start(crowd.hold("x", 60.0))
-    crowd.sim.run(until=1.5)
-    crowd.begin(timeout=10.0)
-    crowd.sim.run(until=2.0)
-    if trouble is not None:
-        getattr(crowd, trouble)()
-    crowd.sim.run(until=20.0)
-    assert {outcome for _, outcome in crowd.ended.values()} == {outcome}
-    assert all(11.5 <= ended <= 11.55 for ended, _ in crowd.ended.values())
 
 
 # Each task wants its own lock, and the nodes are away.

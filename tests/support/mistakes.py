@@ -16,11 +16,9 @@ from redsync._drivers.discovery import Locator, Report, needed_of
 from redsync._drivers.handshake_connections import open_connection, pack
 from redsync._drivers.nodes import Node
 from redsync._drivers.requests import NOTHING_TOLD, Request
-from redsync._protocols import latch, queue_policies
+from redsync._protocols import latch
 from redsync._protocols.answers import refusals_of_owners
-from tests.simulation.checks import (
-    PermitBound,
-)
+from tests.simulation.checks import PermitBound
 from tests.simulation.trial import Trial
 from tests.support.hunting import break_script
 
@@ -55,31 +53,11 @@ def one_suffices(right):
     return lambda choices, **options: Verdict.WON if Choice.GRANTED in choices else right(choices, **options)
 
 
-def remember_the_mark(undo):
-    def roll_back(claim, policy, *args, leave):
-        ask_id = policy.ask_id
-        restored = yield from undo(claim, policy, *args, leave=leave)
-        policy.ask_id = ask_id
-        return restored
-
-    return roll_back
-
-
 def undo_unless_it_ends(undo):
     def roll_back(*args, leave):
         return 0 if leave else (yield from undo(*args, leave=leave))
 
     return roll_back
-
-
-def believe_from_the_arrival(begin_hold):
-    def believe(claim, claim_id, may_keep, kept_until, *, believed, won=None):
-        if won is None:
-            since, kept = believed[0], claim.request.lease or queue_policies.PLACE_KEPT
-            believed = since, claim.session.timing.valid_until(since, kept)
-        return begin_hold(claim, claim_id, may_keep, kept_until, believed=believed, won=won)
-
-    return believe
 
 
 def count_grants(self, tally):
@@ -252,9 +230,6 @@ def wait_alone(codec, needed, timeout):
 
 # ----------------------------------------- mistakes in scripts
 
-WAKE = "if wake(channel, ask_id, head) > 0 then break end"
-LEAVE = "redis.call('zrem', KEYS[2], waiter)\nredis.call('hdel', KEYS[3], waiter)\n"
-LEAVE_RELEASED = "    redis.call('zrem', KEYS[2], waiter)\n    redis.call('hdel', KEYS[3], waiter)\n"
 QUEUE_UP = "redis.call('zadd', KEYS[2], score, waiter)"
 AS_THEY_CAME = "redis.call('zadd', KEYS[2], 'NX', score + redis.call('zcard', KEYS[2]) / 1000, waiter)"
 WHOLE = ("'withscores')[2]) or 0", "'withscores')[2] or '0')\n  highest = math.floor(highest)")
@@ -274,7 +249,6 @@ RENEWS_ALL = (
     "local refusal; "
     "for _, each in ipairs(redis.call('zrangebyscore', key, '(0', '+inf')) do put(key, each, until_ms, count) end"
 )
-SETS = "math.max(now + ARGV[3], math.floor(math.abs(had))), ARGV[2])"
 HAS = "if had and is_live(had) then\n  local refusal = put"
 REFUSES = "if had and redis.call('exists', 'redsync_queue:{redsync:x}') == 1 then return {1, 'writers'} end\n"
 

@@ -34,12 +34,7 @@ from redsync import (
     UpgradeError,
     Vote,
 )
-from redsync.testing import (
-    FaultProxy,
-    LocalNodes,
-    ServerNotFoundError,
-    ServerStartError,
-)
+from redsync.testing import FaultProxy, LocalNodes, ServerNotFoundError, ServerStartError
 
 URLS = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"]
 
