@@ -184,6 +184,14 @@ class AnyClient(ABC, Generic[DriverT]):
         # A new owner, see `Exclusive._held_steps`.
         return surveys.survey(self._runner.session, keys, self._runner.new_owner())
 
+    def _survey_all(self, pattern: str | bytes, limit: int) -> Steps[dict[str | bytes, Tally]]:
+        runner = self._runner
+        return surveys.survey_all(runner.session, self._prefix, pattern, limit, runner.new_owner())
+
+    def _break(self, name: str | bytes, owner: str) -> Steps[bool]:
+        runner = self._runner
+        return surveys.break_hold(runner.session, self._prefix, name, owner, runner.new_owner())
+
     def __reduce__(self) -> tuple[Any, ...]:
         for number, node in enumerate(self._runner.nodes, 1):
             if node.url is None:

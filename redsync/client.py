@@ -319,6 +319,40 @@ class Client(AnyClient[ThreadRunner]):
         """
         return LockInfo.read(name, self._runner.run(self._survey(name)))
 
+    def inspect_all(self, pattern: str | bytes = "*", *, limit: int = 1000) -> list[LockInfo]:
+        """Return what `inspect` does, for each name that matches: what is held, waited for or set, of every kind.
+
+        It scans all keys of each node, a thousand at a time, and asks about one name after the other. So the list is no
+        snapshot: it may have a name that is free by now, and lack one that has just been acquired.
+
+        Args:
+            pattern: May contain `*`, `?` and `[a-z]`; a backslash before one of them takes away its meaning.
+            limit: The most names, the first as sorted.
+
+        Raises:
+            QuorumError: Too few nodes answered.
+            ValueError: The pattern has no 1 to 512 bytes, or the limit is less than 1.
+        """
+        tallies = self._runner.run(self._survey_all(pattern, limit))
+        return [LockInfo.read(name, tally) for name, tally in tallies.items()]
+
+    def force_release(self, name: str | bytes, owner: str) -> bool:
+        """Take a hold from one owner, and from no other; return True if it had one. Frees locks of all kinds, permits.
+
+        The former holder learns of this at its next renewal, at the latest when its lease ends. Until then two owners
+        may believe that they hold the lock. For operators, not for programs.
+
+        Args:
+            name: 1 to 512 bytes; text is encoded as UTF-8.
+            owner: As `Holder.owner` or `hold.owner` has it, or as `redsync ls` and `show` print it: of this library or
+                another, in full or shortened, a process `host:pid`, or at least 8 characters of the beginning.
+
+        Raises:
+            QuorumError: Too few nodes answered; those that did have freed it.
+            ValueError: That may be one of several owners; or the name is invalid.
+        """
+        return self._runner.run(self._break(name, owner))
+
     # The end.
 
     def close(self) -> None:

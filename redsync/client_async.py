@@ -183,6 +183,15 @@ class AsyncClient(AnyClient[AioRunner]):
         """Return a lock's holders and waiters, according to the nodes now. See `Client.inspect`."""
         return LockInfo.read(name, await self._runner.run(self._survey(name)))
 
+    async def inspect_all(self, pattern: str | bytes = "*", *, limit: int = 1000) -> list[LockInfo]:
+        """Return what `inspect` does, for each name that matches. See `Client.inspect_all`."""
+        tallies = await self._runner.run(self._survey_all(pattern, limit))
+        return [LockInfo.read(name, tally) for name, tally in tallies.items()]
+
+    async def force_release(self, name: str | bytes, owner: str) -> bool:
+        """Take a hold of any kind from one owner; return True if it had one. See `Client.force_release`."""
+        return await self._runner.run(self._break(name, owner))
+
     # The end.
 
     async def close(self) -> None:

@@ -36,6 +36,7 @@ def test_lock_is_acquired_and_released(client, lock, fakes, eventually):
     assert client.inspect("x").holders[0].pid == os.getpid()
     # Not at once: the maintenance may be sending, and then sends this too.
     eventually(lambda: [fake.hlen("redsync:x") for fake in fakes] == [1, 1, 1])
+    assert [info.name for info in client.inspect_all()] == ["x"]
     lock.release()
     assert not lock.locked()
     eventually(lambda: [claims_of(fake) for fake in fakes] == [[], [], []])

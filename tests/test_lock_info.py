@@ -1,6 +1,7 @@
 """Inspecting locks: holders, waiters, and their processes."""
 
 import contextlib
+import os
 import socket
 import subprocess
 import sys
@@ -9,6 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from redsync import LeaseLostError, QuorumError
 
 pytestmark = pytest.mark.usefixtures("both_flavours")
 
@@ -166,3 +169,84 @@ def test_record_is_on_all_nodes_until_the_client_is_closed(make_client, raw, eve
     assert all(60_000 < node.pttl(key) <= 65_000 for node in raw), "it expires if the client can't remove it"
     client.close()
     eventually(lambda: records(raw) == [set()] * 5)
+
+
+# Names, and the end of one owner's hold.
+
+
+def test_all_names_are_inspected_whatever_their_kind(client, raw):
+    semaphore, latch = client.get_semaphore("semaphore", 3), client.get_count_down_latch("latch")
+    assert semaphore.acquire(n=2)
+    assert latch.try_set_count(3)
+    for node in raw:
+        node.rpush("redsync:list", 1)
+        node.set("other:lock", "of another prefix", px=60_000)
+    with client.get_fenced_lock("lock") as hold, client.get_mutex(b"\xff"), client.get_lock("x" * 512):
+        found = {info.name: info for info in client.inspect_all()}
+        kinds = {"semaphore": "semaphore", "latch": "latch", "list": "list", "lock": "fenced lock", "x" * 512: "lock"}
+        assert {name: info.kind for name, info in found.items()} == {**kinds, b"\xff": "mutex"}
+        assert [holder.owner for holder in found["lock"].holders] == [hold.owner]
+        assert [info.name for info in client.inspect_all("l*", limit=2)] == ["latch", "list"]
+        assert [info.name for info in client.inspect_all(b"\xff")] == [b"\xff"]
+    assert client.inspect_all("lock") == []
+    for wrong in {"pattern": ""}, {"pattern": "x" * 513}, {"limit": 0}:
+        with pytest.raises(ValueError, match="512 bytes" if "pattern" in wrong else "limit must be at least 1"):
+            client.inspect_all(**wrong)
+
+
+def test_names_are_found_among_many_keys_while_a_minority_is_down(client, raw, nodes, eventually):
+    for node in raw:
+        node.mset({f"redsync:{number}": "x" for number in range(5000)})
+    nodes.kill(0)
+    with client.get_lock("held"):
+        assert [info.name for info in client.inspect_all("h?ld")] == ["held"]
+        assert len(client.inspect_all("[14]?")) == 20
+    for index in 1, 2:
+        nodes.kill(index)
+    eventually(lambda: [status.state for status in client.nodes()].count("down") == 3)
+    with pytest.raises(QuorumError, match=r"too few nodes answered to list the names like '\*'"):
+        client.inspect_all()
+
+
+def test_without_a_prefix_only_names_that_look_like_ours_are_found(make_client, raw):
+    client = make_client(prefix="")
+    for node in raw:
+        node.set("session", "short", px=60_000)
+        node.hset("user", "name", "x")
+    with client.get_lock("x"):
+        assert [info.name for info in client.inspect_all()] == ["x"]
+
+
+@pytest.mark.parametrize("kind", ["lock", "fenced lock", "mutex", "semaphore", "read lock"])
+def test_hold_of_one_owner_is_broken(client, make_client, kind, eventually):
+    make = {
+        "lock": lambda client: client.get_lock("x"),
+        "fenced lock": lambda client: client.get_fenced_lock("x"),
+        "mutex": lambda client: client.get_mutex("x"),
+        "semaphore": lambda client: client.get_semaphore("x", 2),
+        "read lock": lambda client: client.get_read_write_lock("x").read_lock,
+    }[kind]
+    other = make_client()
+    with contextlib.suppress(LeaseLostError), make(client) as hold:
+        owner = hold.id if kind == "semaphore" else hold.owner
+        assert not other.force_release("x", other.id)
+        assert other.force_release("x", owner)
+        assert not other.force_release("x", owner)
+        with pytest.raises(LeaseLostError):
+            hold.extend()
+        assert make(other).acquire(blocking=False)
+
+
+def test_hold_is_broken_as_people_name_its_owner(client, make_client, raw):
+    """As the command line prints it; `tests/cli/inspecting` tests more ways."""
+    locks = [client.get_read_write_lock("x").read_lock, make_client().get_read_write_lock("x").read_lock]
+    assert all(lock.acquire() for lock in locks)
+    process = f"{socket.gethostname()}:{os.getpid()}"
+    with pytest.raises(ValueError, match="may be one of 2 owners, give one in full"):
+        client.force_release("x", process)
+    assert client.force_release("x", client.id[:8])
+    assert client.force_release("x", process)
+    for node in raw:
+        node.set("redsync:y", "a value of redis-py, which never expires")
+    assert client.force_release("y", "a value of redis-py, which never expires")
+    assert not any(node.exists("redsync:y") for node in raw)

@@ -13,7 +13,23 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 
-__all__ = ["LAYOUT", "Claim", "ClientRecord", "contender_of", "digests_of", "is_ours", "owner_of", "told_claim"]
+__all__ = [
+    "ELLIPSIS",
+    "LAYOUT",
+    "Claim",
+    "ClientRecord",
+    "contender_of",
+    "cut",
+    "digests_of",
+    "is_ours",
+    "owner_of",
+    "short",
+    "told_claim",
+    "who",
+]
+
+_UUID: Final = 36  # characters of a UUID; the first eight are enough to tell clients apart
+ELLIPSIS: Final = "..."
 
 _CLAIM: Final = rb"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}:[0-9]+):[0-9]+"
 
@@ -156,3 +172,22 @@ class Claim(NamedTuple):
         remaining = remaining_ms / 1000 if remaining_ms >= 0 else None
         owner = owner_of(raw) if by_thread else raw.decode("utf-8", "backslashreplace")
         return cls(owner, count, _MODES[mode], remaining, client, raw)
+
+
+# As people see owners.
+
+
+def who(owner: str, client: ClientRecord | None) -> str:
+    """Return an owner for people: its process, or else its id."""
+    return f"{client.host}:{client.pid}" if client else cut(owner)
+
+
+def short(owner: str) -> str:
+    """Return an owner's id for people, with its UUID shortened."""
+    client, _, serial = owner.partition(":")
+    return cut(f"{client[:8]}:{serial}" if len(client) == _UUID else owner)
+
+
+def cut(owner: str) -> str:
+    """Return an owner's id for people: its beginning, if it is some other program's long value."""
+    return owner if len(owner) <= 256 else owner[:64] + ELLIPSIS

@@ -46,7 +46,7 @@ class LockInfo:
     Attributes:
         name: The lock's name.
         kind: "lock", "fenced lock" (if grants of that name had tokens within a day), "mutex", "read-write lock",
-            "semaphore", "rate limiter", "none" if its key is empty, or the type of a foreign value.
+            "semaphore", "rate limiter", "latch", "none" if its key is empty, or the type of a foreign value.
         holders: The owners that hold it on a quorum of nodes; of many readers at most 64, those whose claims end
             first. Empty for a semaphore: use `Semaphore.holders`.
         waiters: The owners that wait on any node that answered, longest wait first: `<client uuid>:<serial of the
@@ -76,7 +76,7 @@ class LockInfo:
                 by_owner.setdefault((claim.contender, claim.mode), []).append(claim)
         holders = [_holder(held, tally) for held in by_owner.values() if len(held) >= tally.quorum]
         kinds = Counter(look.kind for look in looks if look.kind != "none")
-        kind = kinds.most_common(1)[0][0] if kinds else "none"
+        kind = kinds.most_common(1)[0][0] if kinds else "latch" if any(look.latch for look in looks) else "none"
         # The holder of a fair lock keeps its place in the queue. A mutex queues without the number in its value.
         served = {name for holder in holders for name in (holder.owner, holder.owner.rpartition(":")[0])}
         waiters = dict.fromkeys(waiter.owner for look in looks for waiter in look.waiters if waiter.owner not in served)

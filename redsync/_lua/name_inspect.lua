@@ -6,7 +6,8 @@
 -- KEYS[5] limit: "version permits", for a rate limiter also its window, us   KEYS[6] latest fencing token
 -- KEYS[7] latch: hash generation, size, client -> total   KEYS[8] its waiters: zset -> expiry, ms
 -- ARGV[1] the most holders to list   ARGV[2] the most waiters to list; 0: it counts none, and reads no records
--- ARGV[3] only from a program that uses the name: 1: a claim that never expires counts, too, permits do not
+-- ARGV[3] only for one name: a claim that never expires counts, too; 1: from a program with a lock of that name, to
+--        which permits do not count; 2: permits do
 -- Reply: {kind ("none", or the type of a foreign value),
 --        {{claim, count, "r", "w" or "", remaining ms, -1 never, record} ... the writer, then the first to end},
 --        number of holders,
@@ -42,9 +43,9 @@ local first = kind == 'zset' and redis.call('zrange', KEYS[1], 0, 0)[1]
 local modes = first and string.match(first, '^[rw]:')
 -- The claims decide before the limit, which nodes keep longer. A repaired node may know permits, but no limit yet.
 local counts = not modes and (version or kind == 'zset' and redis.call('exists', KEYS[4]) == 1)
-if counts and (kind == 'zset' or kind == 'none' and not ARGV[3]) then
+if counts and (kind == 'zset' or kind == 'none' and ARGV[3] ~= '1') then
   kind = tonumber(window) and 'rate limiter' or 'semaphore'
-  local claims = ARGV[3] and {} or find_claims(live, '+inf')
+  local claims = ARGV[3] == '1' and {} or find_claims(live, '+inf')
   for i = 1, #claims, 2 do
     local slots = redis.pcall('hget', KEYS[4], claims[i])
     local _, commas = string.gsub(type(slots) == 'string' and slots or '', ',', '')

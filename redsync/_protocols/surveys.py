@@ -9,41 +9,53 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from redsync._core.client_records import Claim, ClientRecord, contender_of
+from redsync._core.client_records import ELLIPSIS, Claim, ClientRecord, contender_of, short, who
 from redsync._core.effects import Broadcast, Steps, broadcast
 from redsync._core.holds import Owner
-from redsync._core.keys import MAX_NAME, LockKeys, is_client_key, voter_tag
+from redsync._core.keys import MAX_NAME, LockKeys, encode_name, is_client_key, voter_tag
 from redsync._core.permits import SlotKeys
-from redsync._core.quorum import ReplyParser, Tally, Verdict
+from redsync._core.quorum import ReplyParser, Tally, Verdict, Vote
 from redsync._core.scripts import ClaimKind, Command, Script
 from redsync._core.session import Session
-from redsync._protocols.answers import WRONG_TYPE, Refusal, ask_all, has_answers, no_quorum, type_error
+from redsync._core.text import printable
+from redsync._protocols.answers import WRONG_TYPE, Refusal, all_answers, ask_all, has_answers, no_quorum, type_error
 from redsync._protocols.holding import had
-from redsync.exceptions import KeyTypeError, RedsyncError
+from redsync.exceptions import KeyTypeError, QuorumError, RedsyncError
 
 __all__ = [
     "LatchLook",
     "NameLook",
     "Waiter",
     "break_commands",
+    "break_hold",
+    "find_names",
     "force_release",
     "is_held",
+    "is_likely",
     "key_patterns",
     "look_command",
     "name_of_key",
     "named",
+    "owner_meant",
     "release_claims",
     "survey",
+    "survey_all",
 ]
 
 INSPECT: Final = Script.load("name_inspect")
+SCAN: Final = Script.load("names_scan")
 
 _MOST: Final = 500
 """The most claims that a node lists at a time to be released by force."""
+
+_MOST_PERMITS: Final = 10_000
+
+_MOST_NAMED: Final = 20
+"""The most owners that an error names."""
 
 _MOST_HOLDERS: Final = 64
 
@@ -64,6 +76,9 @@ _MODES: Final = {b"": None, b"r:": "read", b"w:": "write"}
 
 _BY_THREAD: Final = (b"lock", b"fenced lock", b"read-write lock")
 """The kinds whose owner is a thread or task, not an object."""
+
+_FOREIGN: Final = ("none", "hash", "string", "list", "set", "zset", "stream")
+_FORMS: Final = {"lock": rb"[0-9a-f-]{36}:", "mutex": rb".{16,64}$"}  # as all libraries that we know have them
 
 _SIDE_KEY: Final = re.compile(rb"redsync_(?:queue|limit|latch):(?:\{(?P<braced>.*)\}|:(?P<tagged>.*))", re.DOTALL)
 
@@ -286,12 +301,135 @@ def release_claims(
     return held
 
 
-def look_command(prefix: bytes, name: bytes, most: int = 100, *, endless: bool = False) -> Command:
+def find_names(session: Session, prefix: bytes, pattern: str | bytes, owner: Owner) -> Steps[list[bytes]]:
+    """Return the names on any node that match, sorted: those that were there all the time, and some that were not.
+
+    Raises:
+        QuorumError: Too few nodes answered.
+    """
+    raw = encode_name(pattern)
+    key, names, failed, votes = LockKeys.of(prefix, raw).lock, set[bytes](), set[int](), tuple[Vote, ...]()
+
+    def scan(keys: bytes, cursor: bytes, process: bytes) -> Steps[Tally]:
+        command = Command(SCAN, (key,), (keys, cursor, process))
+        return broadcast(Broadcast(command, owner, _read_scan, session.timing.node_timeout, decide=all_answers))
+
+    for each in key_patterns(prefix, raw):
+        first = yield from scan(each, b"0", b"")
+        for node in range(session.nodes):
+            tally = first
+            while (answer := tally.answers[node]) is not None:
+                process, cursor, found = answer
+                names.update(name for key in found if (name := name_of_key(prefix, key)) is not None)
+                if cursor == b"0":
+                    break
+                tally = yield from scan(each, cursor, process)
+            else:
+                failed.add(node)
+                votes = tally.votes
+    if session.nodes - len(failed) < session.quorum:
+        raise QuorumError(pattern, f"too few nodes answered to list the names like {pattern!r}", votes)
+    return sorted(names)
+
+
+def _read_scan(reply: Any) -> tuple[bytes, bytes, list[bytes]]:
+    process, cursor, keys = reply
+    if {bytes} != {type(word) for word in (process, cursor, *keys)}:
+        raise ValueError("the reply to a scan is the process, a cursor and keys")
+    return process, cursor, keys
+
+
+def survey_all(
+    session: Session, prefix: bytes, pattern: str | bytes, limit: int, owner: Owner
+) -> Steps[dict[str | bytes, Tally]]:
+    """Survey the names that match, the first `limit` as sorted, but for those that have just gone; names are text.
+
+    Without a prefix any key of the database may be a name: then leave out what is probably no synchronizer's.
+
+    Raises:
+        QuorumError: Too few nodes answered.
+    """
+    if limit < 1:
+        raise ValueError(f"limit must be at least 1, not {limit!r}")
+    tallies: dict[str | bytes, Tally] = {}
+    for name in (yield from find_names(session, prefix, pattern, owner))[:limit]:
+        keys = LockKeys.of(prefix, name)
+        look = _look(session, keys, owner, NameLook.read, most=_MOST_HOLDERS, waiters=_MOST_WAITERS)
+        tally = yield from broadcast(look._replace(decide=all_answers))
+        looks = [look for look in tally.grants if not look.is_empty]
+        if tally.without_quorum or (any(map(is_likely, looks)) if not prefix else looks):
+            tallies[_as_text(name)] = tally
+    return tallies
+
+
+def _as_text(name: bytes) -> str | bytes:
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        return name
+
+
+def is_likely(look: NameLook) -> bool:
+    """Return whether a value is probably a synchronizer's; without a prefix, any key of the database may be a name."""
+    is_ours = all(re.match(_FORMS.get(look.kind, b""), claim.raw, re.DOTALL) for claim in look.claims)
+    return (is_ours and look.kind not in _FOREIGN) or look.waiting > 0 or look.latch is not None
+
+
+def owner_meant(word: str, claims: Iterable[Claim]) -> str | None:
+    """Return the owner that a user means by what people see of it: its id, in full or shortened, or its process.
+
+    Raises:
+        ValueError: It may be one of several.
+    """
+    word = printable(word)
+    begin = word.removesuffix(ELLIPSIS)
+    # The id of an owner that holds nothing is not the beginning of another's: `uuid:1` is not `uuid:13`.
+    is_beginning = len(begin) >= 8 and (":" not in word or word != begin)
+    ways: tuple[Callable[[Claim, str], bool], ...] = (
+        lambda claim, _: word == printable(claim.owner),
+        lambda claim, process: word in (printable(short(claim.owner)), process, f"{process} ({claim.mode})"),
+        lambda claim, _: is_beginning and printable(claim.owner).startswith(begin),
+    )
+    for way in ways:
+        owners = sorted({claim.owner for claim in claims if way(claim, printable(who(claim.owner, claim.client)))})
+        if len(owners) > 1:
+            some = ", ".join(owners[:_MOST_NAMED])
+            raise ValueError(f"{word} may be one of {len(owners)} owners, give one in full: {some}")
+        if owners:
+            return owners[0]
+    return None
+
+
+def break_hold(session: Session, prefix: bytes, name: str | bytes, word: str, owner: Owner) -> Steps[bool]:
+    """Force the release of the hold of one owner, see `owner_meant`; return whether a node had it.
+
+    Raises:
+        QuorumError: Too few nodes answered; those that did have freed it.
+        ValueError: It may be one of several owners.
+    """
+    command, timeout = look_command(prefix, encode_name(name), _MOST_PERMITS), session.timing.node_timeout
+    tally = yield from ask_all(Broadcast(command, owner, NameLook.read, timeout, decide=has_answers))
+    if tally.without_quorum:
+        raise no_quorum(name, tally)
+    claims = [(look.kind, claim) for look in tally.grants for claim in look.claims]
+    meant, held = owner_meant(word, [claim for _, claim in claims]), False
+    for kind, raw in dict.fromkeys((kind, claim.raw) for kind, claim in claims if claim.owner == meant):
+        for command in break_commands(prefix, encode_name(name), kind, raw):
+            tally = yield from broadcast(Broadcast(command, owner, had, timeout, decide=has_answers))
+            if not tally.won:
+                raise no_quorum(name, tally)
+            # As the nodes said before: the one that had it may reply last.
+            held = True
+    return held
+
+
+def look_command(prefix: bytes, name: bytes, most: int = 100, *, listing: bool = False) -> Command:
     """Return the command that asks what a node keeps under a name; `NameLook.read` reads the reply.
 
-    The node lists at most `most` holders, and as many waiters. If `endless`, a lock may be one that never expires.
+    The node lists at most `most` holders, and as many waiters. With `listing` it reports a string that never expires as
+    a string, not as a mutex.
     """
-    return Command(INSPECT, LockKeys.of(prefix, name).everything, (most, most, 1) if endless else (most, most))
+    return Command(INSPECT, LockKeys.of(prefix, name).everything, (most, most) if listing else (most, most, 2))
 
 
 def break_commands(prefix: bytes, name: bytes, kind: str, claim: bytes) -> list[Command]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
-from redsync._core.client_records import Claim, ClientRecord
-from redsync._protocols.surveys import NameLook, break_commands, look_command
+from redsync._core.client_records import Claim, ClientRecord, cut, short, who
+from redsync._protocols.surveys import NameLook, break_commands, owner_meant
 from redsync.cli.arguments import encoded
 from redsync.cli.exits import BROKEN, FINE, SetupError, state_of
-from redsync.cli.output import ELLIPSIS, clock, complain, cut, put, short, shown, tell, told, warn, who, write_json
-from redsync.cli.queries import Answer, NodeClient, Nodes, execute, is_likely, look_around, look_at, questions
+from redsync.cli.output import clock, complain, put, shown, tell, told, warn, write_json
+from redsync.cli.queries import Answer, Nodes, execute, look_around, look_at, questions
 
 View = dict[str, Any]  # the nodes with their errors, the names with their holders, and whether there are more
 MOST = 20
@@ -154,18 +154,9 @@ def show(options: Any) -> int:
 
 
 def _ask(nodes: Nodes, name: bytes, most: int = 100) -> list[Answer[NameLook | None]]:
-    """Ask each node about one name; there, unlike in a list, a string or a claim that never expires is a lock, too."""
-    asked = questions(nodes.prefix, [name], most)
-    more = {name: look_command(nodes.prefix, name, most, endless=True)}
-
-    def question(client: NodeClient) -> NameLook | None:
-        look = look_at(client, asked).get(name)
-        if look is None or look.kind not in ("hash", "string"):
-            return look
-        closer = look_at(client, more).get(name)
-        return closer if closer and (closer.kind == "mutex" or is_likely(closer)) else look
-
-    return nodes.ask(question)
+    """Ask each node about one name."""
+    asked = questions(nodes.prefix, [name], most, listing=False)
+    return nodes.ask(lambda client: look_at(client, asked).get(name))
 
 
 def _name_json(answer: Answer[NameLook | None]) -> dict[str, Any]:
@@ -252,7 +243,10 @@ def take_away(options: Any) -> int:
     nodes = Nodes(options)
     answers = _ask(nodes, name, 10_000)
     claims = [(answer.value.kind, claim) for answer in answers if answer.value for claim in answer.value.claims]
-    owner = _meant(options.owner, [claim for _, claim in claims])
+    try:
+        owner = owner_meant(shown(encoded(options.owner)), [claim for _, claim in claims])
+    except ValueError as error:
+        raise SetupError(str(error)) from None
     held = [(kind, claim) for kind, claim in claims if claim.owner == owner]
     if owner is None:
         complain(answers)
@@ -272,30 +266,6 @@ def take_away(options: Any) -> int:
         put(f"released on {broken} of {len(done)} nodes")
     complain(done)
     return nodes.status(done) or (FINE if broken else BROKEN)
-
-
-def _meant(word: str, claims: list[Claim]) -> str | None:
-    """Return the owner that a user means by what `ls` or `show` prints: its id, in full or shortened, or its process.
-
-    Raises:
-        SetupError: It may be one of several.
-    """
-    word = shown(encoded(word))
-    begin = word.removesuffix(ELLIPSIS)
-    # The id of an owner that holds nothing is not the beginning of another's: `uuid:1` is not `uuid:13`.
-    is_beginning = len(begin) >= 8 and (":" not in word or word != begin)
-    ways: tuple[Callable[[Claim, str], bool], ...] = (
-        lambda claim, _: word == shown(claim.owner),
-        lambda claim, process: word in (shown(short(claim.owner)), process, f"{process} ({claim.mode})"),
-        lambda claim, _: is_beginning and shown(claim.owner).startswith(begin),
-    )
-    for way in ways:
-        owners = sorted({claim.owner for claim in claims if way(claim, shown(who(claim.owner, claim.client)))})
-        if len(owners) > 1:
-            raise SetupError(f"{word} may be one of {len(owners)} owners, give one in full: {', '.join(owners[:MOST])}")
-        if owners:
-            return owners[0]
-    return None
 
 
 def _confirm(question: str) -> None:

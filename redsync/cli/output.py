@@ -19,17 +19,13 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from redsync._core.text import printable
 from redsync.cli.exits import BROKEN_PIPE, UNWRITABLE, SetupError
 
 if TYPE_CHECKING:
-    from redsync._core.client_records import ClientRecord
     from redsync.cli.queries import Answer
-
-_UUID: Final = 36  # characters of a UUID; the first eight are enough to tell clients apart
-ELLIPSIS: Final = "..."
 
 
 def shown(text: str | bytes) -> str:
@@ -130,22 +126,6 @@ def clock(since: float) -> str:
         return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(since))
     except (OverflowError, ValueError, OSError):  # any program may write a record
         return "-"
-
-
-def who(owner: str, client: ClientRecord | None) -> str:
-    """Return an owner for people: its process, or else its id."""
-    return f"{client.host}:{client.pid}" if client else cut(owner)
-
-
-def short(owner: str) -> str:
-    """Return an owner's id for people, with its UUID shortened."""
-    client, _, serial = owner.partition(":")
-    return cut(f"{client[:8]}:{serial}" if len(client) == _UUID else owner)
-
-
-def cut(owner: str) -> str:
-    """Return an owner's id for people: its beginning, if it is some other program's long value."""
-    return owner if len(owner) <= 256 else owner[:64] + ELLIPSIS
 
 
 def complain(answers: Sequence[Answer[Any]]) -> None:

@@ -10,7 +10,6 @@ where they differ.
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,15 +28,13 @@ from redsync._core.clusters import KeyTagging, owner_in, read_cluster, slots_of
 from redsync._core.scripts import Command, Script
 from redsync._core.text import is_refusal, one_line, printable
 from redsync._core.urls import ClusterUrl, GroupUrl, NodeUrlError, check_url, for_redis_py
-from redsync._protocols.surveys import NameLook, key_patterns, look_command, name_of_key
+from redsync._protocols.surveys import NameLook, is_likely, key_patterns, look_command, name_of_key
 from redsync.cli.arguments import encoded, urls_of
 from redsync.cli.exits import FINE, NO_TLS, ONLY_TLS, UNCONFIGURED, UNREADABLE, SetupError, status_without_quorum
 
 BATCH: Final = 200  # names per pipeline, so that a node serves other clients in between
 LONGEST_ANSWER: Final = 60.0  # seconds that a node may take to answer everything in one query
 KEYS: Final = 1000  # the COUNT of a SCAN
-_FOREIGN: Final = ("none", "hash", "string", "list", "set", "zset", "stream")
-_FORMS: Final = {"lock": rb"[0-9a-f-]{36}:", "mutex": rb".{16,64}$"}  # as all libraries that we know have them
 
 T = TypeVar("T")
 
@@ -320,14 +317,14 @@ def execute(client: NodeClient, commands: Sequence[Command]) -> list[Any]:
     return replies
 
 
-def questions(prefix: bytes, names: Iterable[bytes], most: int = 100) -> dict[bytes, Command]:
-    """Return the commands that ask a node about each name, and to identify `most` holders and waiters at most.
+def questions(prefix: bytes, names: Iterable[bytes], most: int = 100, *, listing: bool = True) -> dict[bytes, Command]:
+    """Return the commands that ask a node about each name, see `look_command`.
 
     Raises:
         SetupError: No synchronizer can have such a name.
     """
     try:
-        return {name: look_command(prefix, name, most) for name in names}
+        return {name: look_command(prefix, name, most, listing=listing) for name in names}
     except ValueError as error:
         raise SetupError(str(error)) from None
 
@@ -371,12 +368,6 @@ def look_around(nodes: Nodes, pattern: bytes, limit: int, most: int = 100) -> tu
         likely = {name for each in looks for name, look in each.items() if is_likely(look)}
         looks = [{name: each[name] for name in likely & each.keys()} for each in looks]
     return list(every.values()), looks, len(names) > limit
-
-
-def is_likely(look: NameLook) -> bool:
-    """Return whether a value is probably a synchronizer's; without a prefix, any key of the database may be a name."""
-    is_ours = all(re.match(_FORMS.get(look.kind, b""), claim.raw, re.DOTALL) for claim in look.claims)
-    return (is_ours and look.kind not in _FOREIGN) or look.waiting > 0 or look.latch is not None
 
 
 def _values(answers: Iterable[Answer[T]]) -> list[T]:

@@ -15,8 +15,8 @@ ME = f"{CLIENT}:1"
 
 @pytest.fixture
 def look(node):
-    def look(most=100):
-        command = look_command(PREFIX, NAME, most)
+    def look(most=100, *, listing=False):
+        command = look_command(PREFIX, NAME, most, listing=listing)
         before = node.dump()
         found = NameLook.read(node.run("name_inspect", command.keys, *command.args))
         assert node.dump() == before
@@ -113,8 +113,9 @@ def test_look_names_a_foreign_value_by_its_type(kind, node, look):
         "hash": lambda: node.redis.hset(KEYS.lock, "a", "b"),
     }
     write[kind]()
-    found = look()
+    found = look(listing=True)
     assert (found.kind, found.claims) == (kind, ())
+    assert look().kind == ("mutex" if kind == "string" else kind), "of one name, a string counts as a mutex"
 
 
 def test_patterns_match_the_keys_of_names_and_no_others(node):

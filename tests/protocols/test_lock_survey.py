@@ -8,7 +8,15 @@ from redsync._core.permits import SlotKeys
 from redsync._protocols.fenced_lock import FENCED_LOCK
 from redsync._protocols.lock import FAIR_LOCK, LOCK
 from redsync._protocols.mutex import MUTEX
-from redsync._protocols.surveys import NameLook, break_commands, force_release, is_held, name_of_key, survey
+from redsync._protocols.surveys import (
+    NameLook,
+    break_commands,
+    find_names,
+    force_release,
+    is_held,
+    name_of_key,
+    survey,
+)
 from redsync.exceptions import KeyTypeError, QuorumError
 from tests.protocols.conftest import CLIENT
 
@@ -153,6 +161,51 @@ def test_force_release_by_a_quorum_counts_whatever_a_minority_keeps(toy, foreign
     """In any order of the nodes' answers."""
     seen = [look(kind=b"list") if node == foreign else look(A) for node in range(5)]
     assert run_force(toy, *[1] * 5, seen=seen) is True
+
+
+# The names that match.
+
+
+def run_find(toy, *rounds):
+    steps = find_names(toy.session, b"redsync:", "n*", toy.owner)
+    return toy.play(steps, *[("ask names_scan", toy.answers(*replies)) for replies in rounds])
+
+
+def scanned(node, *keys, cursor=b"0"):
+    return [b"process-%d" % node, cursor, list(keys)]
+
+
+NONE = [scanned(node) for node in range(5)]
+
+
+def test_names_are_those_that_any_node_has_by_any_of_their_keys(toy):
+    names = [scanned(node, b"redsync:n%d" % node) for node in range(5)]
+    queues = [scanned(node, b"redsync_queue:{redsync:n9}", b"redsync_queue:{other}") for node in range(5)]
+    assert run_find(toy, names, queues, NONE) == [b"n0", b"n1", b"n2", b"n3", b"n4", b"n9"]
+    patterns = b"redsync:n*", b"redsync_*:{redsync:n*}", b"redsync_*::redsync:n*"
+    assert [command.args for command in toy.commands] == [(pattern, b"0", b"") for pattern in patterns]
+
+
+def test_scan_of_a_node_goes_on_from_its_cursor_and_concerns_no_other(toy):
+    begun = [scanned(0, cursor=b"70"), *NONE[1:4], scanned(4, cursor=b"74")]
+    rest = [scanned(node, b"redsync:n%d" % node, cursor=b"0") for node in range(5)]
+    assert run_find(toy, begun, [scanned(0, cursor=b"71"), *NONE[1:]], rest, rest, NONE, NONE) == [b"n0", b"n4"]
+    places = [(b"0", b""), (b"70", b"process-0"), (b"71", b"process-0"), (b"74", b"process-4")]
+    assert [command.args[1:] for command in toy.commands[:4]] == places
+
+
+def test_names_of_a_quorum_suffice(toy):
+    replies = ["down", "down", *[scanned(node, b"redsync:n") for node in (2, 3, 4)]]
+    assert run_find(toy, *[replies] * 3) == [b"n"]
+    with pytest.raises(QuorumError, match="too few nodes answered to list the names like 'n") as caught:
+        run_find(toy, NONE, ["down", "down", "down", *NONE[3:]], NONE)
+    assert len(caught.value.votes) == 5
+
+
+@pytest.mark.parametrize("reply", [1, [b"process", b"0"], [b"process", 0, []], [b"process", b"0", [1]]])
+def test_scan_that_no_script_of_ours_reports_is_a_failure(toy, reply):
+    with pytest.raises(QuorumError):
+        run_find(toy, *[[reply] * 5] * 3)
 
 
 # Keys and names.

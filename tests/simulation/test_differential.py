@@ -369,7 +369,12 @@ class Chance:
         lock = self.of([self.lock, SHELF])
         name = self.of([POOL, SlotKeys.of(b"", lock.lock)])
         everything = name.lock, name.queue, name.places, name.slots, name.limit, name.token, LATCH.latch, LATCH.waiters
-        return everything, (self.of([0, 1, 100]), self.of([0, 1, 100]), *self.of([(), (1,)]))
+        return everything, (self.of([0, 1, 100]), self.of([0, 1, 100]), *self.of([(), (1,), (2,)]))
+
+    def names_scan(self):
+        # One key at most, as the order of keys differs.
+        pattern = self.of([lock.lock for lock in LOCKS]).replace(b"redsync", self.of([b"redsync", b"r[de]d?y*c"]))
+        return (self.lock.lock,), (pattern, b"0", self.of([b"", self.process, b"another"]))
 
     def client_announce(self):
         key = b"redsync:client:" + self.of(OWNERS).partition(b":")[0]
@@ -545,9 +550,15 @@ COMMANDS_TO_TRY = {
 
 def test_comparison_covers_every_script_and_command():
     # Commands are left out that reply with an instant or of the process: TIME and TTL are in test_virtual_nodes.py.
-    # SPUBLISH is for clusters, and here it does the same as PUBLISH.
+    # SPUBLISH is for clusters, and here it does the same as PUBLISH. SCAN is tried by a script.
     assert set(SHIPPED) <= set(vars(Chance))
-    assert {name.encode() for name in COMMANDS_TO_TRY} == set(COMMANDS) - {b"time", b"ttl", b"info", b"spublish"}
+    assert {name.encode() for name in COMMANDS_TO_TRY} == set(COMMANDS) - {
+        b"time",
+        b"ttl",
+        b"info",
+        b"spublish",
+        b"scan",
+    }
 
 
 @pytest.mark.parametrize("seed", SEEDS)

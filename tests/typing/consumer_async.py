@@ -72,6 +72,8 @@ async def use_async_client(client: AsyncClient) -> None:
     assert_type((client.id, client.quorum, client.prefix), tuple[str, int, bytes])
     assert_type(client.nodes(), list[NodeStatus])
     assert_type(await client.inspect("report"), LockInfo)
+    assert_type(await client.inspect_all(b"report:*", limit=10), list[LockInfo])
+    assert_type(await client.force_release("report", "46cc29da-568c-4518-a59f-776bfeaf620e:1"), bool)
     await client.close()
 
 

@@ -7,6 +7,7 @@ commands and options that the scripts and clients need, and a few that other pro
 from __future__ import annotations
 
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, TypeAlias
 
 from redsync.exceptions import RedsyncError
@@ -38,6 +39,12 @@ _NONE = Status(b"none")
 
 
 # Keys.
+
+
+def scan(store: Store, _cursor: bytes, *options: bytes) -> list[bytes | list[bytes]]:
+    """Return all keys at once; a backslash in the pattern stands for itself."""
+    pattern = dict(zip(options[::2], options[1::2], strict=True))[b"match"]
+    return [b"0", [key for key in store.copy() if store.find(key) and fnmatchcase(key, pattern)]]
 
 
 def exists(store: Store, *keys: bytes) -> int:
@@ -375,7 +382,7 @@ def spublish(store: Store, channel: bytes, message: bytes) -> int:
 COMMANDS: dict[bytes, Command] = {
     function.__name__.rstrip("_").encode(): function
     for function in (
-        *(exists, del_, type_, pttl, ttl, pexpire, expire, pexpireat),
+        *(scan, exists, del_, type_, pttl, ttl, pexpire, expire, pexpireat),
         *(get, set_, setnx, incr, incrby, getbit, setbit, bitcount),
         *(hget, hset, hmget, hdel, hexists, hkeys, hgetall, hlen, hincrby),
         *(zadd, zrem, zcard, zscore, zrank, zcount),

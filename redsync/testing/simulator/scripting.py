@@ -53,6 +53,7 @@ class _Interpreter:
                 'the simulator needs lupa to run Lua scripts: run `pip install "redsync-toolkit[simulator]"`'
             ) from None
         lua = LuaRuntime(encoding=None, unpack_returned_tuples=True, register_eval=False, register_builtins=False)
+        self._as_table = lua.table_from
         sandbox = files("redsync.testing.simulator").joinpath("sandbox.lua").read_bytes()
         self._compile, self._execute = lua.execute(sandbox, self._invoke, lambda *items: list(items), _as_error)
         self._chunks: dict[bytes, Any] = {}
@@ -89,6 +90,8 @@ class _Interpreter:
         if reply is None:
             return False
         if type(reply) is list:
+            if name == b"scan":  # the only nested reply
+                return True, reply[0], self._as_table(reply[1])
             return True, *[False if item is None else item for item in reply]
         if type(reply) is Status:
             return None, b"ok", reply

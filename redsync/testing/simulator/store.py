@@ -66,7 +66,7 @@ class SortedSet(dict[bytes, float]):
 
 
 Value: TypeAlias = bytes | Hash | SortedSet
-Reply: TypeAlias = int | bytes | list[bytes] | list[bytes | None] | None
+Reply: TypeAlias = int | bytes | list[bytes] | list[bytes | None] | list[bytes | list[bytes]] | None
 
 
 class Entry:

@@ -70,6 +70,7 @@ def test_ls_lists_names_on_voters_and_no_other_keys(redsync, cluster, job, clien
         assert "thing" not in done.out
         assert "no-voters" not in done.out
         assert [entry["name"] for entry in redsync("ls", "--json", job).json["names"]] == [job]
+        assert [info.name for info in client.inspect_all()] == [job, "seats"], "the library finds the same"
 
 
 def test_show_follows_a_voter_to_its_new_master(redsync, cluster, job):

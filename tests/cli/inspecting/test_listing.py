@@ -7,9 +7,10 @@ import time
 
 import pytest
 
+from redsync._core.client_records import short
 from redsync._kinds import KINDS
 from redsync._protocols import watchdog
-from redsync.cli.output import short, told
+from redsync.cli.output import told
 from redsync.cli.tables import print_table
 
 LOCKS = [kind for kind in KINDS.values() if kind.like == "lock"]
