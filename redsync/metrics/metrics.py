@@ -35,12 +35,15 @@ from redsync.metrics import instruments as i
 from redsync.metrics.instruments import Instrument
 from redsync.metrics.labels import Groups, loss_reason, name_group, vote_reason
 
-__all__ = ["Labels", "Metrics"]
+__all__ = ["FORKED", "Labels", "Metrics"]
 
 ResultT = TypeVar("ResultT")
 
 Labels: TypeAlias = tuple[str, ...]
 """The values of an instrument's labels, in their order."""
+
+FORKED: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
+"""The observers of this process; the child of a fork calls the method `_begin` of each."""
 
 _MOST_EARLY: Final = 256
 """The most ends of holds kept for acquires that have yet to report their success."""
@@ -66,7 +69,7 @@ class Metrics(observing.Observer):
         self._took: Final[dict[str, deque[float]]] = {}
         self._failed: Final[deque[tuple[str, str]]] = deque(maxlen=_MOST_REPLIES)
         self._reentrant, self._lock = SafeLock(threading.RLock()), SafeLock(threading.Lock())
-        _all.add(self)
+        FORKED.add(self)
 
     def _begin(self) -> None:
         """Reset in the child of a fork, which has none of its parent's holds; counts stay."""
@@ -219,12 +222,9 @@ def _nothing() -> None:
     """Read nothing."""
 
 
-_all: weakref.WeakSet[Metrics] = weakref.WeakSet()
-
-
 def _after_fork_in_child() -> None:
-    for metrics in list(_all):
-        metrics._begin()
+    for observer in list(FORKED):
+        observer._begin()
 
 
 if hasattr(os, "register_at_fork"):  # not on Windows

@@ -11,18 +11,16 @@ The application provides sampling, processors and exporters through the tracer p
 
 An acquire is reported when it is over, in the thread or task that called it. So its span is a child of that caller's
 span, and gets its start time and its events afterwards. A hold may end in any thread, and its end may even be reported
-before the acquire that won it. The later of the two reports ends the span: each first stores its data, then looks for
-the other's. That needs no lock, so a signal handler can't deadlock.
+before the acquire that won it. The later of the two reports ends the span: a hold shows its end before it is reported,
+and the acquire's report stores the span before it looks for the end. That needs no lock, so a signal handler can't
+deadlock.
 """
 
 from __future__ import annotations
 
-import os
 import time
-import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 try:
     from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider, get_tracer
@@ -32,18 +30,9 @@ except ImportError as error:  # pragma: no cover
 from redsync._core.holds import HoldState
 from redsync._core.observing import AcquireEnded, Detail, Event, HoldEnded, HoldLost, Observer, ObserverSubscription
 from redsync.metrics.labels import loss_reason
+from redsync.metrics.metrics import FORKED
 
 __all__ = ["OpenTelemetryTraces"]
-
-_MOST_ENDED = 256
-"""The most ends of unknown holds that are remembered."""
-
-
-class _End(NamedTuple):
-    """The end of a hold: the instant, in nanoseconds since 1970, and the reason if it was lost."""
-
-    at: int
-    lost: str | None
 
 
 class OpenTelemetryTraces(Observer):
@@ -60,11 +49,10 @@ class OpenTelemetryTraces(Observer):
     def __init__(self, *, tracer_provider: TracerProvider | None = None) -> None:
         self._tracer: Final = get_tracer("redsync", tracer_provider=tracer_provider)
         self._begin()
-        _all.add(self)
+        FORKED.add(self)
 
     def _begin(self) -> None:
         self._open: dict[HoldState, Span] = {}
-        self._ended: OrderedDict[HoldState, _End] = OrderedDict()
 
     def listen(self, nodes: Sequence[str], now: Callable[[], float]) -> ObserverSubscription:
         """Return the subscription for a client; see `Observer`."""
@@ -74,10 +62,8 @@ class OpenTelemetryTraces(Observer):
             match event:
                 case AcquireEnded():
                     self._trace_acquire(event, wall, wall - round(now() * 1e9))
-                case HoldEnded(hold):
-                    self._trace_end(hold, _End(wall, hold.lost))
-                case HoldLost(state=hold, reason=reason):
-                    self._trace_end(hold, _End(wall, reason))
+                case HoldEnded(hold) | HoldLost(state=hold):
+                    self._trace_end(hold, wall)
 
         return ObserverSubscription(nodes, hear, replies=0)
 
@@ -110,40 +96,19 @@ class OpenTelemetryTraces(Observer):
         if hold.fencing_token is not None:
             span.set_attribute("redsync.fencing_token", hold.fencing_token)
         self._open[hold] = span
-        if (end := self._ended.pop(hold, None)) is not None:
-            self._finish(hold, end)
+        if hold.lost is not None or not hold.live:
+            self._trace_end(hold, wall)
 
-    def _trace_end(self, hold: HoldState, end: _End) -> None:
-        if not self._finish(hold, end):
-            self._ended[hold] = end
-            if self._finish(hold, end):
-                self._ended.pop(hold, None)
-            elif len(self._ended) > _MOST_ENDED:
-                self._ended.popitem(last=False)
-
-    def _finish(self, hold: HoldState, end: _End) -> bool:
-        """End the span of a hold if the span is known; return whether it was."""
+    def _trace_end(self, hold: HoldState, wall: int) -> None:
+        """End the span of a hold, once, if the span is known."""
         span = self._open.pop(hold, None)
         if span is None:
-            return False
-        if end.lost is not None:
-            span.add_event("lost", {"redsync.reason": loss_reason(end.lost)}, end.at)
-            span.set_status(Status(StatusCode.ERROR, end.lost))
-        span.end(end.at)
-        return True
+            return
+        if hold.lost is not None:
+            span.add_event("lost", {"redsync.reason": loss_reason(hold.lost)}, wall)
+            span.set_status(Status(StatusCode.ERROR, hold.lost))
+        span.end(wall)
 
 
 def _text(name: str | bytes) -> str:
     return name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else name
-
-
-_all: weakref.WeakSet[OpenTelemetryTraces] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for traces in list(_all):
-        traces._begin()
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(after_in_child=_after_fork_in_child)

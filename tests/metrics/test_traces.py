@@ -15,7 +15,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from redsync import AsyncClient, HoldLost
 from redsync._core.observing import AcquireEnded, AcquireRecord, HoldEnded
 from redsync.exceptions import QuorumError
-from redsync.metrics.traces import _MOST_ENDED, OpenTelemetryTraces
+from redsync.metrics.traces import OpenTelemetryTraces
 from tests.aio_support import run
 from tests.support.locks import SHORT, flush
 
@@ -209,12 +209,13 @@ def hold():
     class Hold(SimpleNamespace):
         __hash__ = object.__hash__
 
-    return Hold(lease=30.0, fencing_token=None, lost=None)
+    return Hold(lease=30.0, fencing_token=None, lost=None, live=True)
 
 
 def test_end_reported_before_its_acquire_ends_the_hold(told, spans):
     early = hold()
-    told.subscription.hear(HoldLost("x", "owner", "its lease ended", early))
+    early.lost = "its lease ended"
+    told.subscription.hear(HoldLost("x", "owner", early.lost, early))
     assert spans() == ()
     told.won(early)
     acquired, held = spans()
@@ -228,10 +229,13 @@ def test_names_in_bytes_are_shown(told, spans):
     assert spans()[0].attributes["redsync.name"] == "\\xff:1"
 
 
-def test_ends_of_unknown_holds_are_bounded(told, traces):
-    for _ in range(_MOST_ENDED + 50):
-        told.subscription.hear(HoldEnded(hold(), "released"))
-    assert len(traces._ended) == _MOST_ENDED
+def test_release_reported_before_its_acquire_ends_the_hold(told, traces, spans):
+    early = hold()
+    early.live = False
+    told.subscription.hear(HoldEnded(early, "released"))
+    told.won(early)
+    assert [span.name for span in spans()] == ["acquire lock", "hold lock"]
+    assert not traces._open
 
 
 def test_end_reported_twice_ends_one_span(told, traces, spans):
