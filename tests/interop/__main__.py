@@ -1,17 +1,17 @@
 """`python -m tests.interop`: let redsync and other libraries fight for one name, and print who got how much.
 
 `make interop SECONDS=10` does it for all libraries whose tools are here; `make interop LIBRARIES="pottery rslock"` for
-a few. A fight takes that many seconds and up to 10 more: programs start, and a holder is killed on each side.
+a few. A fight takes that many seconds and up to 10 more: programs start, and a holder is killed on each side. All
+libraries fight at the same time, each as soon as what it needs is downloaded and compiled.
 """
 
 import argparse
 import asyncio
 import subprocess
 import sys
-import time
 
 from tests.interop.fights import meet
-from tests.interop.programs import LIBRARIES, LOG
+from tests.interop.programs import LIBRARIES
 
 COLUMNS = "{:<16}{:>6}{:>8}{:>8}{:>14}{:>10}{:>9}{:>6}{:>8}{:>13}{:>11}"
 HEAD = ("library", "nodes", "ours", "theirs", "shares", "timeouts", "overlaps", "lost", "left", "they died", "we died")
@@ -36,22 +36,31 @@ def row(result):
     )
 
 
-def choose(names):
-    """Yield the libraries that can fight, built; print a sentence for each other."""
-    for library in LIBRARIES:
-        if names and library.slug not in names:
-            print(f"{library.name} is left out: it was not asked for.")
-        elif missing := library.missing():
-            print(f"{library.name} is skipped: this machine has no {' and no '.join(missing)}.")
-        else:
-            began = time.monotonic()
-            try:
-                library.prepare()
-            except subprocess.CalledProcessError as error:
-                raise SystemExit(f"{library.name} could not be built: {error} {LOG} says why.") from None
-            if library.folder:
-                print(f"{library.name} is built, in {time.monotonic() - began:.0f} s.", flush=True)
-            yield library
+async def fight_all(libraries, seconds):
+    """Build the libraries and let them fight, each as soon as it can; return the results, and the complaints."""
+    results, complaints = [], []
+    sources = {library.source for library in libraries if library.source}  # two libraries may share one
+    builds = {source: asyncio.create_task(asyncio.to_thread(source.prepare)) for source in sources}
+
+    async def play(library):
+        try:
+            reason = library.source and await builds[library.source]
+        except subprocess.CalledProcessError as error:
+            complaints.append(f"{library.name} could not be built: {error}\n{error.output}")
+            return
+        if reason:
+            print(f"{library.name} is skipped: {reason}", flush=True)
+            return
+        for n in (1, 3):
+            result = await meet(library, n, seconds)
+            print(row(result), flush=True)
+            results.append(result)
+            complaints.extend(result.complaints())
+
+    async with asyncio.TaskGroup() as group:
+        for library in libraries:
+            group.create_task(play(library))
+    return results, complaints
 
 
 def main(arguments=None):
@@ -65,18 +74,14 @@ def main(arguments=None):
         parser.error("a fight lasts up to 600 s")
     if unknown := set(options.libraries) - {library.slug for library in LIBRARIES}:
         parser.error(f"no such library: {', '.join(sorted(unknown))}")
-    libraries = list(choose(options.libraries))
-    if not libraries:
-        print("There is no library to fight with.")
-        return 0
+    chosen = [library for library in LIBRARIES if not options.libraries or library.slug in options.libraries]
+    for library in LIBRARIES:
+        if library not in chosen:
+            print(f"{library.name} is left out: it was not asked for.")
     print(COLUMNS.format(*HEAD), flush=True)
-    complaints = []
-    for library in libraries:
-        for n in (1, 3):
-            result = asyncio.run(meet(library, n, options.seconds))
-            print(row(result), flush=True)
-            complaints += result.complaints()
-    print("\n".join(complaints) or "The sides took turns, neither starved, and redsync left nothing behind.")
+    results, complaints = asyncio.run(fight_all(chosen, options.seconds))
+    good = "The sides took turns, neither starved, and redsync left nothing behind."
+    print("\n".join(complaints) or (good if results else "There was no library to fight with."))
     return 1 if complaints else 0
 
 

@@ -23,8 +23,55 @@ SOURCES = Path(__file__).parent
 BUILD = ROOT / "build" / "interop"
 LOG = BUILD / "programs.log"
 
+NICE = ("nice",) if shutil.which("nice") else ()
+"""Builds give way to the fights that run meanwhile."""
+
+PATIENCE = 600.0
+"""How many seconds a registry may take."""
+
 READY = 120.0
 """How many seconds a program may take to start, and a worker to reply: a JVM on a busy machine."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """The source of a program that is not in Python.
+
+    Attributes:
+        folder: The folder of its source and build file.
+        tools: The executables that it needs.
+        fetch: The command that downloads what it needs. The registry may have no answer, or lack a package.
+        build: The command that compiles it, if it needs that; a failure is a mistake of ours.
+    """
+
+    folder: str
+    tools: tuple[str, ...]
+    fetch: tuple[str, ...]
+    build: tuple[str, ...] = ()
+
+    def prepare(self):
+        """Fetch and build the program; return why there is none, or an empty text."""
+        if missing := [tool for tool in self.tools if shutil.which(tool) is None]:
+            return f"this machine has no {' and no '.join(missing)}"
+        shutil.copytree(SOURCES / self.folder, BUILD / self.folder, dirs_exist_ok=True)
+        try:
+            self._run(self.fetch, PATIENCE)
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+            return f"its packages can't be downloaded here: {error}\n{error.output}"
+        if self.build:
+            self._run(self.build)
+        return ""
+
+    def _run(self, command, timeout=None):
+        subprocess.run(
+            (*NICE, *command),
+            cwd=BUILD / self.folder,
+            check=True,
+            timeout=timeout,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
 
 
 @dataclass(frozen=True)
@@ -35,9 +82,7 @@ class Library:
         name: Its name in the table.
         ours: The kind of redsync's that docs/compare/other-languages.md recommends, as `python_side.py` takes it.
         command: The command that starts its program, in its folder of `build/interop`; the URLs follow.
-        folder: The folder of its source and build file; empty for those in Python, which need no build.
-        build: The command that builds it there.
-        tools: The executables that it needs.
+        source: The source of that program; None for those in Python, which the tests' requirements install.
         leaves: Set if it may leave its own claims behind: pottery's release overtakes the last of its claims.
         stalls: Set if over several nodes no worker may get the lock for seconds, so that a fight shows no
             shares: node-redlock 5 keeps claims on a minority while it retries.
@@ -46,9 +91,7 @@ class Library:
     name: str
     ours: str
     command: tuple[str, ...]
-    folder: str = ""
-    build: tuple[str, ...] = ()
-    tools: tuple[str, ...] = ()
+    source: Source | None = None
     leaves: bool = False
     stalls: bool = False
 
@@ -57,35 +100,28 @@ class Library:
         """Its name on a command line."""
         return self.name.lower().replace(" ", "-")
 
-    def missing(self):
-        """Return the tools that this machine lacks."""
-        return [tool for tool in self.tools if shutil.which(tool) is None]
-
-    def prepare(self):
-        """Build the program, if it needs that."""
-        if self.folder:
-            shutil.copytree(SOURCES / self.folder, BUILD / self.folder, dirs_exist_ok=True)
-            with LOG.open("a") as log:
-                subprocess.run(self.build, cwd=BUILD / self.folder, check=True, stdout=log, stderr=subprocess.STDOUT)
-
 
 PYTHON = (sys.executable, "-m", "tests.interop.python_side")
-GO = ("go", "build", "-mod=mod", "-o", "main", ".")
-NPM = ("npm", "install", "--silent", "--no-audit", "--no-fund")
+JAVA = ("java", "-XX:TieredStopAtLevel=1", "-cp", "libraries/*", "Main.java")
+
+NPM = ("npm", "install", "--loglevel=error", "--no-audit", "--no-fund")
+NODE = Source("node-redlock", ("node", "npm"), NPM)
 COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 MAVEN = ("mvn", "--quiet", "--batch-mode", COPY, "-DoutputDirectory=libraries")
-JAVA = ("java", "-XX:TieredStopAtLevel=1", "-cp", "libraries/*", "Main.java")
+REDISSON = Source("redisson", ("java", "mvn"), MAVEN)
+# A build that does not optimise takes half the time, most of it for the standard library.
+COMPILE = ("go", "build", "-gcflags=all=-N -l", "-o", "main", ".")
+GO = Source("go-redsync", ("go",), ("go", "list", "-mod=mod", "-deps", "."), COMPILE)
+RUST = Source("rslock", ("cargo",), ("cargo", "fetch", "-q"), ("cargo", "build", "-q", "--offline"))
 
 LIBRARIES = [
     Library("redlock-py", "mutex:200:200", (*PYTHON, "redlock-py")),
     Library("pottery", "mutex:0:200", (*PYTHON, "pottery"), leaves=True),
-    Library("node-redlock 4", "mutex:200:200", ("node", "main.js", "4"), "node-redlock", NPM, ("node", "npm")),
-    Library(
-        "node-redlock 5", "mutex:100:300", ("node", "main.js", "5"), "node-redlock", NPM, ("node", "npm"), stalls=True
-    ),
-    Library("go-redsync", "mutex:50:250", ("./main",), "go-redsync", GO, ("go",)),
-    Library("rslock", "mutex:0:200", ("target/debug/interop-rslock",), "rslock", ("cargo", "build", "-q"), ("cargo",)),
-    Library("Redisson", "spin", JAVA, "redisson", MAVEN, ("java", "mvn")),
+    Library("node-redlock 4", "mutex:200:200", ("node", "main.js", "4"), NODE),
+    Library("node-redlock 5", "mutex:100:300", ("node", "main.js", "5"), NODE, stalls=True),
+    Library("Redisson", "spin", JAVA, REDISSON),
+    Library("go-redsync", "mutex:50:250", ("./main",), GO),
+    Library("rslock", "mutex:0:200", ("target/debug/interop-rslock",), RUST),
 ]
 
 
@@ -153,4 +189,4 @@ async def start_ours(library, urls):
 
 
 async def start_theirs(library, urls):
-    return await Program.start(library.command, BUILD / library.folder if library.folder else ROOT, urls)
+    return await Program.start(library.command, BUILD / library.source.folder if library.source else ROOT, urls)

@@ -1,4 +1,4 @@
-"""The neighbours in Python take turns with redsync at one name; those in other languages do in `make interop`."""
+"""The checks and the messages of `make interop`; its fights are no tests of the suite."""
 
 import asyncio
 from pathlib import Path
@@ -6,17 +6,11 @@ from pathlib import Path
 import pytest
 
 from tests.interop import __main__ as command
-from tests.interop.fights import Ledger, Result, meet
-from tests.interop.programs import LIBRARIES
+from tests.interop import programs
+from tests.interop.fights import Ledger, Result
+from tests.interop.programs import LIBRARIES, Library, Source
 
 PAGE = Path(__file__).parents[2] / "docs" / "compare" / "other-languages.md"
-
-
-@pytest.mark.sweep
-@pytest.mark.parametrize("n", [1, 3])
-@pytest.mark.parametrize("library", [each for each in LIBRARIES if not each.folder], ids=lambda each: each.name)
-def test_two_libraries_take_turns_at_one_name(library, n):
-    assert asyncio.run(meet(library, n, 5)).complaints() == []
 
 
 def test_ledger_finds_two_that_are_inside_at_once():
@@ -38,8 +32,23 @@ def test_libraries_without_their_tools_are_skipped_with_a_sentence(monkeypatch, 
     monkeypatch.setenv("PATH", "")
     assert command.main(["rslock", "redisson"]) == 0
     printed = capsys.readouterr().out
-    assert "Redisson is skipped: this machine has no java and no mvn." in printed
+    assert "Redisson is skipped: this machine has no java and no mvn" in printed
     assert "pottery is left out: it was not asked for." in printed
+    assert printed.endswith("There was no library to fight with.\n")
+
+
+def test_libraries_that_their_registry_lacks_are_skipped_and_those_that_do_not_compile_are_complaints(
+    monkeypatch, tmp_path, capsys
+):
+    monkeypatch.setattr(programs, "BUILD", tmp_path)
+    says, fails = ("sh", "-c", "echo no such package"), ("sh", "-c", "echo a mistake; exit 1")
+    lacking = Library("A", "spin", (), Source("rslock", (), fetch=fails))
+    broken = Library("B", "spin", (), Source("rslock", (), fetch=says, build=fails))
+    results, [complaint] = asyncio.run(command.fight_all([lacking, broken], 1))
+    assert results == []
+    assert complaint.startswith("B could not be built")
+    assert complaint.endswith("a mistake\n")
+    assert "A is skipped: its packages can't be downloaded here" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("library", LIBRARIES, ids=lambda each: each.name)
