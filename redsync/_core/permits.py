@@ -191,7 +191,7 @@ class PermitState(HoldState):
     def release_command(self) -> Command:
         if not self.count:
             self.limit.released.append(self.slots[0])
-        return super().release_command()
+        return Command(self.kind.release, self.keys.all, (self.claim, self.count, self.rest))
 
     @property
     def rest(self) -> bytes:

@@ -162,7 +162,7 @@ class ExclusiveLock(Exclusive[Runner, Hold], ThreadClaimable[Hold]):
             blocking: Wait while another owner holds it; if False, try once.
             timeout: The longest wait in seconds; -1 or None for no limit.
             lease: Seconds for which the nodes keep the claim, unrenewed; None: the lock's or client's lease, the latter
-                renewed by the watchdog. A nested acquire inherits the outermost one's renewal.
+                renewed by the watchdog. A nested acquire inherits the outermost one's renewal; its own lease extends.
 
         Raises:
             QuorumError: Too few nodes answered: at once if not blocking, else at the end of the timeout.

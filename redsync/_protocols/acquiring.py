@@ -20,7 +20,7 @@ head asked for, or, if the watchdog is to lengthen the claim, for as long as it 
 has the *ask id* of the ask that it answers. A quorum of such messages counts like votes, and the hold is believed from
 the instant of that ask. A rollback may undo a later hand-over, so after a rollback no hand-over counts until the next
 ask, which has another ask id. The acquire takes up the hold only while enough of its time is left. Otherwise, and if
-its hold takes more than the claim (a token, several holds), it asks once more, and finds its claims there: no other
+its hold takes more than the claim (a token), it asks once more, and finds its claims there: no other
 owner came in between.
 
 **Each try after a rollback makes a new claim**, with a number that no try before had. So a rollback that arrives late,
@@ -38,25 +38,21 @@ and rolls back on all nodes: a claim may be on its way to any of them, and a pla
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from functools import partial
-from typing import TypeAlias
 
 from redsync._core.effects import Broadcast, Steps, Wait, broadcast, tell, wait
 from redsync._core.holds import HoldState
 from redsync._core.local_queues import RETRIES
 from redsync._core.quorum import Tally
-from redsync._core.session import Session
 from redsync._core.timing import retry_delay
 from redsync._protocols.answers import gives_up, is_outage, no_quorum
-from redsync._protocols.claims import AcquireRequest, Claim
+from redsync._protocols.claims import Claim
 from redsync._protocols.holding import rollback
 from redsync._protocols.queue_policies import QueuePolicy
 from redsync._protocols.surveys import named
 
-__all__ = ["Reenter", "acquire_new"]
-
-Reenter: TypeAlias = Callable[[Session, AcquireRequest, HoldState, float], Steps[float]]
+__all__ = ["acquire_new"]
 
 _GRACE = 0.003
 """Seconds to wait for further nodes' wake-ups after the first: a release reaches the nodes one after the other."""
@@ -72,11 +68,8 @@ _LOOK = 0.25
 """The longest unit of time to which first renewals are rounded: nodes keep a hand-over for 3 s."""
 
 
-def acquire_new(claim: Claim, now: float, reenter: Reenter | None = None) -> Steps[HoldState | None]:
+def acquire_new(claim: Claim, now: float) -> Steps[HoldState | None]:
     """Return the hold of a new claim; None if others held it until the request's deadline.
-
-    `reenter` acquires again what the owner holds already, and returns the instant; its hold is the result, unless it
-    has ended meanwhile. It is None for kinds without re-entry.
 
     Raises:
         QuorumError: Too few nodes answered: at once for one try, else at the deadline.
@@ -85,12 +78,6 @@ def acquire_new(claim: Claim, now: float, reenter: Reenter | None = None) -> Ste
     """
     session, request = claim.session, claim.request
     deadline = request.deadline(now)
-    if reenter is not None:
-        state = request.owner.holds.get(request.keys.hold)
-        if state is not None:
-            now = yield from reenter(session, request, state, now)
-            if state.live:
-                return state
     queues, policy, down_since = session.queues, claim.policy(now), math.inf
     queue: Hashable
     queue = waiter = request.owner.claim(next(session.claims), request.kind.mode)

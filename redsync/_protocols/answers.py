@@ -80,7 +80,7 @@ _BY_TICKET = [int, bytes, int], [int, bytes, int, int]
 
 
 def read_by_arrival(reply: Any) -> int | Refusal:
-    """Read a reply to an acquire whose waiters are served by arrival, or to a re-entry.
+    """Read a reply to an acquire whose waiters are served by arrival.
 
     Raises:
         ValueError: It is not such a reply.

@@ -158,7 +158,7 @@ class Claim:
         Infinite if it asks again in any case, because its hold takes more than the claim. Then it finds its claims.
         """
         request = self.request
-        if request.holds > 1 or (request.renewed and self.lease < _SHORTEST_HANDED):
+        if request.renewed and self.lease < _SHORTEST_HANDED:
             return math.inf
         return _LEFT_TO_RENEW if request.renewed else _LEFT_TO_USE
 

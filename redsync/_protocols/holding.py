@@ -139,7 +139,7 @@ def release(
     holds: int = 1,
     on_lost: Callable[[HoldState], object] | None = None,
 ) -> Steps[None]:
-    """Release `holds` acquisitions with one command; also forget `on_lost`, the callback that came with the last one.
+    """Release `holds` acquisitions with one command at most; also forget `on_lost`, which came with the last one.
 
     Raises:
         LeaseLostError: The hold had been lost; its acquisitions are released anyway.
@@ -166,6 +166,8 @@ def _release(
         if state.lost is not None:
             raise _lost(state)
         command, timeout = state.release_command(), session.timing.round_timeout(state.lease)
+        if command is None:
+            return
         tally = yield from broadcast(
             Broadcast(
                 command=command,

@@ -155,7 +155,7 @@ def test_interrupted_wait_leaves_no_place_in_a_queue(interrupt, client, make_loc
 @pytest.mark.parametrize(
     ("act", "most"),
     [
-        pytest.param(lambda lock, hold: enter_and_leave(lock), 900, id="reentry"),
+        pytest.param(lambda lock, hold: enter_and_leave(lock), 200, id="reentry"),
         pytest.param(lambda lock, hold: hold.extend(), 900, id="extension"),
         pytest.param(lambda lock, hold: hold.wait_lost(0.005), 80, id="wait for a loss"),
     ],

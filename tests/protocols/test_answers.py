@@ -8,7 +8,6 @@ import pytest
 from redsync._core.effects import Broadcast
 from redsync._core.quorum import Choice, Tally, thoroughly
 from redsync._core.scripts import Command, Script
-from redsync._protocols import lock
 from redsync._protocols.answers import (
     EXISTING,
     NEW,
@@ -57,7 +56,6 @@ def test_refusal_names_the_holder_and_the_number_of_waiters():
 PROTOCOLS = {
     "acquire": lambda toy: toy.acquiring(timeout=0.0),
     "fair lock": lambda toy: toy.acquiring(timeout=0.0, kind=FAIR_LOCK),
-    "re-entry": lambda toy: toy.take() and lock.acquire(toy.session, toy.request(timeout=0.0), toy.now),
     "release": lambda toy: release(toy.session, toy.take(), toy.now),
     "extension": lambda toy: extend(toy.session, toy.take(), None, toy.now),
     "fenced lock": lambda toy: toy.acquiring(claims=partial(FencedClaim, fence=Fence(toy.keys)), kind=FENCED_LOCK),

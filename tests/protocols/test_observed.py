@@ -6,7 +6,6 @@ import pytest
 
 from redsync import HoldOrphaned, LeaseLostError, NodeChanged, QuorumError
 from redsync._core.observing import LONG, AcquireEnded, HoldEnded, Observer, ObserverSubscription
-from redsync._protocols.answers import EXISTING
 from redsync._protocols.holding import give_back, lose, release
 from redsync._protocols.lock import acquire
 from redsync._protocols.observed import observed
@@ -88,14 +87,14 @@ def test_end_of_a_hold_is_reported_once_it_has_ended(toy, how):
 
 def test_release_of_one_of_several_holds_is_not_an_end(toy):
     state = toy.take(holds=2)
-    toy.play(release(toy.session, state, toy.now), ("ask lock_release", toy.all_say(1)))
+    toy.play(release(toy.session, state, toy.now))
     assert toy.events == []
 
 
 def test_re_entry_is_an_acquire_without_a_round(toy):
     state = toy.take()
     steps = observed(toy.session, toy.request(), toy.now, acquire, kind="lock")
-    toy.play(steps, ("ask lock_acquire", toy.all_say(EXISTING)), "notify AcquireEnded")
+    toy.play(steps, "notify AcquireEnded")
     (ended,) = toy.events
     assert (ended.outcome, ended.hold) == ("won", state)
 
@@ -132,11 +131,11 @@ def test_observers_that_keep_a_released_hold_keep_no_callback_and_so_no_client(t
 
 
 def test_counted_re_entry_is_reported_with_the_drivers_instant(toy):
-    """No round of its own tells how long it took."""
+    """No round of its own tells when it ended."""
     entries = toy.session.entries = deque()
     toy.take()
     steps = observed(toy.session, toy.request(), toy.now, acquire, kind="lock")
-    toy.play(steps, ("ask lock_acquire", toy.all_say(EXISTING)), "notify AcquireEnded")
+    toy.play(steps, "notify AcquireEnded")
     assert not entries
 
 

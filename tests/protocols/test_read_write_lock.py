@@ -8,7 +8,7 @@ from redsync._protocols.read_write_lock import READ, WRITE, acquire_to_write
 from redsync._protocols.surveys import force_release, is_held
 from redsync.exceptions import LeaseLostError, UpgradeError
 
-NEW, OURS = 1, 2
+NEW = 1
 A = b"client-a:1"
 KEYS = {kind: LockKeys.of(b"redsync:", b"x", kind.mode) for kind in (READ, WRITE)}
 ASK = "ask read_write_lock_acquire for a place"
@@ -31,15 +31,6 @@ def test_new_acquire_respects_the_queue_without_a_place_in_it(toy, kind):
     take(toy, kind)
     assert toy.commands[0].keys == KEYS[kind].all
     assert toy.commands[0].args == (toy.owner.claim(1, kind.mode), 1, 30_000, 0)
-
-
-@kinds
-def test_re_entry_asks_without_the_queue(toy, kind):
-    state = take(toy, kind)
-    again = toy.play(acquiring(toy, kind), ("ask read_write_lock_acquire", toy.all_say(OURS)))
-    assert again is state
-    assert state.count == 2
-    assert toy.commands[-1].keys == (b"redsync:x",)
 
 
 def test_reader_that_asks_to_write_is_refused_before_any_node_is_asked(toy):
@@ -75,7 +66,7 @@ def test_writer_that_reads_too_has_two_holds(toy):
 def test_writer_that_reads_may_reenter_to_write(toy):
     writing = take(toy, WRITE)
     take(toy, READ)
-    toy.play(acquiring(toy, WRITE), ("ask read_write_lock_acquire", toy.all_say(OURS)))
+    toy.play(acquiring(toy, WRITE))
     assert writing.count == 2
 
 

@@ -228,12 +228,8 @@ MISTAKES = [
         ),
     ),
     Mistake(
-        "an inner release frees the lock", Reentrancy, "but keeps nothing", 1,
-        scripts=script("lock_release", ("if ARGV[2] ~= '0' then", "if false then")),
-    ),
-    Mistake(
-        "a re-entry wins by a new grant", Reentrancy, "was re-entered without a quorum that had it", 12,
-        patch=instead(lock, "_is_existing", lock.read_by_arrival),
+        "a lost hold is re-entered", Reentrancy, "was re-entered after its end", 23,
+        patch=instead(lock, "check", no_steps),
     ),
     Mistake(
         "readers and writers are refused their own lock", Reentrancy, "refused .* held to", 1, "read-write",

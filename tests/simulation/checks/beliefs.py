@@ -87,13 +87,13 @@ _WRITE: Final = b"w:"
 
 
 class Reentrancy(OwnChecker):
-    """Re-entrancy: the hold count is the number of acquires not yet released, and the nodes know it.
+    """Re-entrancy: an owner that holds a lock gets it again, as long as its hold may be believed.
 
     * Counts are set: a node that gets a count, and has or makes the claim, keeps exactly that count. So when all
       commands of an owner have arrived, each node keeps the count of the owner's last command.
-    * A re-entry wins only with a quorum of nodes that *had* the claim: it never wins back what was lost meanwhile.
-    * A node that has the claim never refuses a re-entry, no matter which owners wait; nor does it refuse the read lock
-      to its writer.
+    * A re-entry counts only while the hold is valid: it never wins back what was lost meanwhile.
+    * A node that has the claim never refuses it to its owner, no matter which owners wait; nor does it refuse the read
+      lock to its writer.
 
     It holds at every instant, for locks; a mutex is not re-entrant.
 
@@ -101,28 +101,17 @@ class Reentrancy(OwnChecker):
     """
 
     name = "re-entrancy"
-    watches = (Executed, Sent, Decided, Stepped)
+    watches = (Executed, Stepped)
 
     def __init__(self, sim: Trial) -> None:
         super().__init__(sim)
-        self._rounds: Final = Rounds()
-        self._fresh: Final[list[Outcome]] = []
         self._counts: Final[dict[HoldState, int]] = {}
 
-    def see(self, event: Executed | Sent | Decided | Stepped) -> str | None:
+    def see(self, event: Executed | Stepped) -> str | None:
         """Look at the counts."""
-        match event:
-            case Executed():
-                return self._see_executed(event)
-            case Sent():
-                if parse(event.script)[0] in REENTRANT:
-                    self._rounds.ask(event, self.runner(event.client).machine.clock.now())
-                return None
-            case Decided():
-                self._fresh.extend(self._rounds.decide(event))
-                return None
+        if isinstance(event, Executed):
+            return self._see_executed(event)
         found = [text for runner in self.runners(event.machine) for text in self._look_at(runner)]
-        self._fresh.clear()
         return found[0] if found else None
 
     def _see_executed(self, executed: Executed) -> str | None:
@@ -166,16 +155,8 @@ class Reentrancy(OwnChecker):
         for state in runner.session.holds:
             before = self._counts.get(state)
             self._counts[state] = state.count
-            if before is not None and state.count > before and not self._is_founded(runner, state):
-                yield f"{describe(*whose(state))} was re-entered without a quorum that had it"
-
-    def _is_founded(self, runner: TrialRunner, state: HoldState) -> bool:
-        return state.lost is None and any(
-            outcome.verb == "acquire"
-            and (outcome.claim.whose, outcome.claim.holds) == (whose(state), state.count)
-            and outcome.existing >= runner.session.quorum
-            for outcome in self._fresh
-        )
+            if before is not None and state.count > before and not state.valid(runner.machine.clock.now()):
+                yield f"{describe(*whose(state))} was re-entered after its end"
 
 
 _ROUNDING = 0.001_01
@@ -188,9 +169,9 @@ class Renewal(OwnChecker):
     * A client sends renewals only for claims whose holds are live at that instant: not released, not lost. As each
       connection keeps the order, no command sent after the end of a hold creates its claim on any node. The renewal of
       a permit names only slots that have not been returned.
-    * A hold is extended only by a round, a renewal or a re-entry, in which a quorum of nodes said that they *had* the
-      claim; nodes that the round repaired do not count. The hold is believed at most for the lease that the round asked
-      for, less the allowance for drift, counted from the instant before the round was sent.
+    * A hold is extended only by a renewal in which a quorum of nodes said that they *had* the claim; nodes that it
+      repaired do not count. The hold is believed at most for the lease that the renewal asked for, less the allowance
+      for drift, counted from the instant before it was sent.
 
     Both hold at every instant, whatever the faults.
 
@@ -221,18 +202,17 @@ class Renewal(OwnChecker):
         return complaint
 
     def _see_sent(self, sent: Sent) -> str | None:
-        if not sent.script.endswith(("_renew", "_acquire")):
+        if not sent.script.endswith("_renew"):
             return None
         runner = self.runner(sent.client)
         self._rounds.ask(sent, runner.machine.clock.now())
-        if sent.script.endswith("_renew"):
-            for claim in claims(sent.script, sent.keys, sent.args):
-                state = self.hold(runner, *claim.whose)
-                what = f"#{sent.number} of {sent.client} renews {describe(*claim.whose)}"
-                if state is None or not state.live or not state.count or state.lost is not None:
-                    return f"{what}, which was released or lost"
-                if claim.slots and claim.slots != state.rest:
-                    return f"{what} with slots {claim.slots.decode()}, and has {state.rest.decode()}"
+        for claim in claims(sent.script, sent.keys, sent.args):
+            state = self.hold(runner, *claim.whose)
+            what = f"#{sent.number} of {sent.client} renews {describe(*claim.whose)}"
+            if state is None or not state.live or not state.count or state.lost is not None:
+                return f"{what}, which was released or lost"
+            if claim.slots and claim.slots != state.rest:
+                return f"{what} with slots {claim.slots.decode()}, and has {state.rest.decode()}"
         return None
 
     def _look_at(self, runner: TrialRunner) -> Iterator[str]:
