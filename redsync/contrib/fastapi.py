@@ -118,4 +118,4 @@ class Redsync(Guards[Any, Callable[[Request], str]]):
 
 
 def _filled(name: RequestName, request: Request) -> str:
-    return name.fill(request.path_params, request.client.host if request.client else None, request)
+    return name.of(request.path_params, request.client.host if request.client else None, request)

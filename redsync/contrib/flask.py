@@ -124,4 +124,4 @@ class Redsync(Guards[_Guard, Callable[[], str]]):
 
 
 def _filled(name: RequestName) -> str:
-    return name.fill(request.view_args or {}, request.remote_addr)
+    return name.of(request.view_args, request.remote_addr)

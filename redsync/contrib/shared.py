@@ -142,26 +142,31 @@ class NameTemplate:
         return shortened(self.text.format_map(values), _LONGEST_NAME)
 
 
+class RequestName(NameTemplate):
+    """The name of a request's lock or limiter.
+
+    Raises:
+        ValueError: `text` is not a template, or only one of its field `{key}` and the function `key` is there.
+    """
+
+    def __init__(self, text: str, key: Callable[..., str] | None) -> None:
+        super().__init__(text)
+        if ("key" in self.fields) is not (key is not None):
+            raise ValueError(f"the name {text!r} and key= belong together: {{key}} is what the function returns")
+        self._key: Final = key
+
+    def of(self, path: Mapping[str, Any] | None, client: str | None, *request: Any) -> str:
+        """Return the name for a request with those arguments of its path, from that client."""
+        key = {} if self._key is None else {"key": shortened(self._key(*request))}
+        return self.fill({**(path or {}), "client": client or "unknown", **key})
+
+
 class ErrorReply(NamedTuple):
     """The reply to a request that must not run now: the status, the text, and additional header fields."""
 
     status: int
     text: str
     fields: Mapping[str, str] = {}
-
-
-class RequestName(NamedTuple):
-    """The name of a request's lock or limiter, and the function that returns `{key}`, if it has one."""
-
-    template: NameTemplate
-    key: Callable[..., str] | None
-
-    def fill(self, path: Mapping[str, Any], client: str | None, *request: Any) -> str:
-        """Return the name for a request with those arguments of its path, from that client."""
-        values = {**path, "client": client or "unknown"}
-        if self.key is not None:
-            values["key"] = shortened(self.key(*request))
-        return self.template.fill(values)
 
 
 UNAVAILABLE: Final = ErrorReply(503, "the lock service is unavailable")
@@ -171,18 +176,6 @@ UNAVAILABLE: Final = ErrorReply(503, "the lock service is unavailable")
 def too_many(retry_after: float) -> ErrorReply:
     """Return the reply to a request that a rate limiter refused."""
     return ErrorReply(429, "too many requests", {"Retry-After": str(max(math.ceil(retry_after), 1))})
-
-
-def _name(text: str, key: Callable[..., str] | None) -> RequestName:
-    """Return the name of a guard.
-
-    Raises:
-        ValueError: It is not a template, or only one of `{key}` and the function is there.
-    """
-    template = NameTemplate(text)
-    if ("key" in template.fields) is not (key is not None):
-        raise ValueError(f"the name {text!r} and key= belong together: {{key}} stands for what the function returns")
-    return RequestName(template, key)
 
 
 class Guards(ABC, Generic[GuardT, KeyT]):
@@ -221,7 +214,7 @@ class Guards(ABC, Generic[GuardT, KeyT]):
         def reply(error: LockError) -> Exception:
             return self._error(refusal if isinstance(error, AcquireTimeout) else UNAVAILABLE)
 
-        return self._lock(_name(name, key), {"timeout": timeout, **options}, reply)
+        return self._lock(RequestName(name, key), {"timeout": timeout, **options}, reply)
 
     def limit(
         self,
@@ -249,7 +242,7 @@ class Guards(ABC, Generic[GuardT, KeyT]):
         if on_outage not in ("open", "closed"):
             raise ValueError(f'on_outage must be "open" or "closed", not {on_outage!r}')
         closed = on_outage == "closed"
-        return self._limit(_name(name, key), rate, per, lambda _: self._error(UNAVAILABLE) if closed else None)
+        return self._limit(RequestName(name, key), rate, per, lambda _: self._error(UNAVAILABLE) if closed else None)
 
     @abstractmethod
     def _error(self, refusal: ErrorReply) -> Exception:

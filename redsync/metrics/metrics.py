@@ -109,7 +109,7 @@ class Metrics(observing.Observer):
         # Not `acquire(blocking=False)`: an interruption right after it would leave the lock taken forever. If another
         # thread takes the lock in between, which is rare, this one waits.
         if not self._lock.lock.locked():
-            self._read(_nothing)
+            self._read(lambda: None)
 
     def _read(self, read: Callable[[], ResultT]) -> ResultT:
         """Process the entries, and return what `read` returns while no other thread processes any.
@@ -216,10 +216,6 @@ class Metrics(observing.Observer):
     def _open_clients(self) -> list[Any]:
         # A list, because a client that is made meanwhile ends the iteration of a weak collection with an error.
         return [each for ref in self._clients.valuerefs() if (each := ref()) is not None and not each.runner.closed]
-
-
-def _nothing() -> None:
-    """Read nothing."""
 
 
 def _after_fork_in_child() -> None:

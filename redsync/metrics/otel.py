@@ -13,7 +13,7 @@ The application provides readers, views and exporters through the meter provider
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from math import isfinite
 from typing import Final, TypeAlias
@@ -108,7 +108,9 @@ class OpenTelemetryMetrics(Metrics):
             record, attributes = self._histograms[histogram].record, _attributes(histogram, labels)
             for value in sample:
                 record(value, attributes, _NO_SPAN)
-        return _observations(instrument, values)
+        # The SDK would log a warning about infinity at each collection.
+        known = ((labels, value) for labels, value in values.items() if isfinite(value))
+        return [Observation(value, _attributes(instrument, labels), _NO_SPAN) for labels, value in known]
 
     def _values_of(self, instrument: Instrument) -> Mapping[Labels, float]:
         return self._gauges()[instrument] if instrument.sort == "gauge" else dict(self._counts[instrument])
@@ -116,13 +118,6 @@ class OpenTelemetryMetrics(Metrics):
 
 def _no_samples() -> _Samples:
     return defaultdict(lambda: deque(maxlen=_MOST_VALUES))
-
-
-def _observations(instrument: Instrument, values: Mapping[Labels, float]) -> Iterator[Observation]:
-    for labels, value in values.items():
-        # The SDK would log a warning about infinity at each collection.
-        if isfinite(value):
-            yield Observation(value, _attributes(instrument, labels), _NO_SPAN)
 
 
 def _attributes(instrument: Instrument, labels: Labels) -> dict[str, str]:

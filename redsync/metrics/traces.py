@@ -12,8 +12,7 @@ The application provides sampling, processors and exporters through the tracer p
 An acquire is reported when it is over, in the thread or task that called it. So its span is a child of that caller's
 span, and gets its start time and its events afterwards. A hold may end in any thread, and its end may even be reported
 before the acquire that won it. The later of the two reports ends the span: a hold shows its end before it is reported,
-and the acquire's report stores the span before it looks for the end. That needs no lock, so a signal handler can't
-deadlock.
+and the acquire's report stores the span before it looks for the end. So no signal handler can deadlock on a lock.
 """
 
 from __future__ import annotations
@@ -69,7 +68,8 @@ class OpenTelemetryTraces(Observer):
 
     def _trace_acquire(self, event: AcquireEnded, wall: int, epoch: int) -> None:
         record, outcome, hold = event.record, event.outcome, event.hold
-        whose = {"redsync.kind": record.kind, "redsync.name": _text(record.name)}
+        name = record.name.decode("utf-8", "backslashreplace") if isinstance(record.name, bytes) else record.name
+        whose = {"redsync.kind": record.kind, "redsync.name": name}
         span = self._tracer.start_span(
             f"acquire {record.kind}",
             kind=SpanKind.CLIENT,
@@ -108,7 +108,3 @@ class OpenTelemetryTraces(Observer):
             span.add_event("lost", {"redsync.reason": loss_reason(hold.lost)}, wall)
             span.set_status(Status(StatusCode.ERROR, hold.lost))
         span.end(wall)
-
-
-def _text(name: str | bytes) -> str:
-    return name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else name
