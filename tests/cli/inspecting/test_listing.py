@@ -196,9 +196,14 @@ def test_show_prints_when_the_hold_began(make_client, redsync, eventually, monke
     assert before - 0.1 <= entry["holders"][0]["held_since"] <= after + 0.1
 
 
-def test_show_has_a_row_for_each_node(three, nodes, redsync):
+def test_show_has_a_row_for_each_node(three, nodes, redsync, eventually):
     three.get_lock("x").acquire()
     three.get_lock("x").acquire()
+
+    def counts():
+        return [node["holders"][0]["hold_count"] for node in redsync("show", "x", "--json").json["nodes"]]
+
+    eventually(lambda: counts() == [2, 2, 2])  # the first renewal tells the nodes
     nodes.kill(2)
     done = redsync("show", "x", "--json")
     assert done.status == 0
