@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from redsync._facades.multi_lock import AsyncMultiLock, MultiLock
     from redsync._facades.mutex import AsyncMutex, Mutex
     from redsync._facades.permit import AsyncPermit, Permit, PermitHolder
-    from redsync._facades.rate_limiter import AsyncRateLimiter, RateLimiter
+    from redsync._facades.rate_limiter import AsyncRateLimiter, AsyncRatePermit, RateLimiter, RatePermit
     from redsync._facades.read_write_lock import (
         AsyncReadLock,
         AsyncReadWriteLock,
@@ -74,6 +74,7 @@ __all__ = [
     "AsyncMutex",
     "AsyncPermit",
     "AsyncRateLimiter",
+    "AsyncRatePermit",
     "AsyncReadLock",
     "AsyncReadWriteLock",
     "AsyncSemaphore",
@@ -106,6 +107,7 @@ __all__ = [
     "PermitHolder",
     "QuorumError",
     "RateLimiter",
+    "RatePermit",
     "ReadLock",
     "ReadWriteLock",
     "RedsyncError",
@@ -133,7 +135,7 @@ _HOMES = {
         "_facades.multi_lock": "AsyncMultiLock MultiLock",
         "_facades.mutex": "AsyncMutex Mutex",
         "_facades.permit": "AsyncPermit Permit PermitHolder",
-        "_facades.rate_limiter": "AsyncRateLimiter RateLimiter",
+        "_facades.rate_limiter": "AsyncRateLimiter AsyncRatePermit RateLimiter RatePermit",
         "_facades.read_write_lock": "AsyncReadLock AsyncReadWriteLock AsyncWriteLock ReadLock ReadWriteLock WriteLock",
         "_facades.semaphore": "AsyncSemaphore Semaphore",
         "_facades.spin_lock": "AsyncSpinLock SpinLock",

@@ -5,7 +5,14 @@ import inspect
 import pytest
 
 import redsync
-from redsync import AsyncClient, AsyncCountDownLatch, AsyncRateLimiter, AsyncReadWriteLock, AsyncSemaphore
+from redsync import (
+    AsyncClient,
+    AsyncCountDownLatch,
+    AsyncRateLimiter,
+    AsyncRatePermit,
+    AsyncReadWriteLock,
+    AsyncSemaphore,
+)
 from tests.bridge import TWINS
 
 PAIRS = [(plain, awaited) for awaited, plain in TWINS.items()]
@@ -26,6 +33,7 @@ AWAITED = {
     AsyncCountDownLatch: {"count", "count_down", "delete", "try_set_count", "wait"},
     AsyncSemaphore: {"acquire", "available", "holders", "permits", "release", "resize"},
     AsyncRateLimiter: {"acquire", "available", "retry_after"},
+    AsyncRatePermit: set(),
 }
 
 twins = pytest.mark.parametrize(("plain", "awaited"), PAIRS, ids=[plain.__name__ for plain, _ in PAIRS])

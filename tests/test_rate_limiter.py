@@ -32,10 +32,10 @@ def daily(client):
 def test_exactly_as_many_succeed_as_the_rate_allows(daily, make_client):
     elsewhere = make_client().get_rate_limiter("x", 2, DAY)
     assert daily.available() == 2
-    assert daily.acquire() is True
-    assert elsewhere.acquire(False) is True
-    assert daily.acquire(False) is False
-    assert elsewhere.acquire(timeout=0.3) is False
+    assert daily.acquire()
+    assert elsewhere.acquire(False)
+    assert daily.acquire(False) is None
+    assert elsewhere.acquire(timeout=0.3) is None
     assert daily.available() == elsewhere.available() == 0
 
 
@@ -103,12 +103,60 @@ def test_program_with_another_further_rate_gets_an_error(client):
     assert client.get_rate_limiter("x", [(2, 60), (5, DAY)]).acquire(False), "that took nothing"
 
 
+# Cancelling.
+
+
+@pytest.mark.asyncio_too
+def test_cancelled_success_is_free_again_and_no_other(client, make_client, eventually):
+    elsewhere = make_client().get_rate_limiter("x", [(3, DAY), (4, 2 * DAY)])
+    limiter = client.get_rate_limiter("x", [(3, DAY), (4, 2 * DAY)])
+    permit = limiter.acquire(n=2)
+    assert elsewhere.acquire(False)
+    assert not elsewhere.acquire(False)
+    assert repr(permit).endswith(f"RatePermit of 'x': {permit.id}>")
+    permit.cancel()
+    eventually(lambda: elsewhere.acquire(False))
+    permit.cancel()
+    assert limiter.available() == 1, "cancelling twice returns nothing of others"
+    with limiter as entered:
+        entered.cancel()
+    eventually(lambda: limiter.available() == 1)
+
+
+def test_waiter_gets_a_cancelled_success(client, make_client, other, eventually):
+    elsewhere = make_client().get_rate_limiter("x", 1, DAY)
+    permit = client.get_rate_limiter("x", 1, DAY).acquire()
+    waiting = other.start(elsewhere.acquire, timeout=PATIENCE)
+    eventually(lambda: client.inspect("x").waiters)
+    permit.cancel()
+    assert waiting.result(PATIENCE)
+
+
+def test_node_that_was_away_learns_of_a_cancelled_success(client, nodes, eventually):
+    limiter = client.get_rate_limiter("x", 1, DAY)
+    permit = limiter.acquire()
+    nodes.pause(0)
+    permit.cancel()
+    nodes.resume(0)
+    nodes.pause(2)
+    eventually(lambda: limiter.acquire(timeout=1))
+    nodes.resume(2)
+
+
+def test_success_of_a_closed_client_can_not_be_cancelled(make_client):
+    one = make_client()
+    permit = one.get_rate_limiter("x", 1, DAY).acquire()
+    one.close()
+    with pytest.raises(ClientClosedError):
+        permit.cancel()
+    assert not make_client().get_rate_limiter("x", 1, DAY).acquire(False)
+
+
 # With, and as a decorator.
 
 
 def test_with_acquires_one_and_waits_for_its_timeout(client, daily):
-    with daily as entered:
-        assert entered.rate == 2
+    with daily:
         assert daily.available() == 1
     assert daily.available() == 1
     daily.acquire()

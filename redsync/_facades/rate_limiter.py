@@ -19,7 +19,7 @@ from typing import Any, Generic, Literal, ParamSpec, Self, TypeAlias, TypeVar, o
 
 from redsync._core.effects import Steps
 from redsync._core.keys import encode_name
-from redsync._core.permits import MAX_PERMITS, Limit, SlotKeys
+from redsync._core.permits import MAX_PERMITS, Limit, PermitState, SlotKeys
 from redsync._core.session import AnyHost, AsyncRunner, Runner, RunnerT_co, Session
 from redsync._core.timing import check_timeout
 from redsync._facades.wrapping import check_on_busy, wrap, wrap_async
@@ -30,7 +30,7 @@ from redsync._protocols.semaphore import Pool
 from redsync._protocols.windows import Window, check_guard, check_window
 from redsync.exceptions import AcquireTimeout
 
-__all__ = ["AsyncRateLimiter", "RateLimiter", "Rates"]
+__all__ = ["AsyncRateLimiter", "AsyncRatePermit", "RateLimiter", "RatePermit", "Rates"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -58,6 +58,49 @@ def _pairs(rate: Rates, per: float | None) -> tuple[tuple[int, float], ...]:
     if len({seconds for _, seconds in pairs}) < len(pairs):
         raise ValueError(f"each rate of a limiter has another window, not {rate!r}")
     return tuple(pairs)
+
+
+class _RatePermit(Generic[RunnerT_co]):
+    """The common base of permits of both flavours."""
+
+    def __init__(self, runner: RunnerT_co, permits: Sequence[PermitState]) -> None:
+        self._runner = runner
+        self._permits = permits
+
+    @property
+    def id(self) -> str:
+        """The permit's unique id, as kept by nodes and shown by `redsync show`."""
+        return self._permits[-1].holder
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._permits[-1].name!r}: {self.id}>"
+
+
+class RatePermit(_RatePermit[Runner]):
+    """One success of a rate limiter, from `acquire` or `with`; always true.
+
+    Nothing has to be released: it runs out by itself, when the window is over. It belongs to no thread.
+    """
+
+    def cancel(self) -> None:
+        """Return the permit: its call, or each of its `n` calls, was not made, so others may call instead at once.
+
+        Never cancel a call that may have been made, such as one without an answer: then a window may have more calls
+        than the rate. To cancel again, or after the window, does nothing. It does not wait; nodes out of reach learn of
+        it as soon as they are back.
+
+        Raises:
+            ClientClosedError: The client is closed; the permit counts until its window is over.
+        """
+        self._runner.give_back(protocol.cancel(self._permits))
+
+
+class AsyncRatePermit(_RatePermit[AsyncRunner]):
+    """One success of an async rate limiter, from `acquire` or `async with`; always true. Like `RatePermit`."""
+
+    def cancel(self) -> None:
+        """Return the permit, because its call was not made. See `RatePermit.cancel`. It is no coroutine."""
+        self._runner.run_at_once(protocol.cancel(self._permits))
 
 
 class _Limiter(Generic[RunnerT_co]):
@@ -122,7 +165,7 @@ class _Limiter(Generic[RunnerT_co]):
             allowed = f"rate limiter {self.name!r} allows {self._limits}"
             raise ValueError(f"{allowed}: n must be an integer from 1 to {most}, not {count!r}")
 
-    def _acquire_steps(self, timeout: float | None, wanted: int = 1) -> Steps[bool]:
+    def _acquire_steps(self, timeout: float | None, wanted: int = 1) -> Steps[Sequence[PermitState] | None]:
         self._check_count(wanted)
         session, owner, keys = self._runner.session, self._runner.new_owner(), self._rates[0].pool.keys
         request = AcquireRequest(
@@ -132,7 +175,9 @@ class _Limiter(Generic[RunnerT_co]):
             return observed(session, request, self._runner.now(), self._claim_steps, kind="rate_limiter")
         return self._claim_steps(session, request, self._runner.now())
 
-    def _claim_steps(self, session: Session, request: AcquireRequest, now: float) -> Steps[bool]:
+    def _claim_steps(
+        self, session: Session, request: AcquireRequest, now: float
+    ) -> Steps[Sequence[PermitState] | None]:
         return protocol.acquire(session, request, self._rates, now)
 
     def _available_steps(self) -> Steps[int]:
@@ -164,17 +209,17 @@ class RateLimiter(_Limiter[Runner]):
     """A rate limiter over all nodes of a client: at most `rate` successes in any window of `per` seconds.
 
     The limit holds for any window, no matter when it begins: no counter is ever reset. With several rates a success
-    counts for each of them, and a refusal for none. A success counts when `acquire` returns True or `with` is entered.
+    counts for each of them, and a refusal for none. A success counts when `acquire` returns it or `with` is entered.
     Failures do not weaken the limit: dying processes, failures of a minority of the nodes and late commands admit none
-    more. Waiters are served in order of arrival, and sleep until their turn may have come. A success is never returned,
-    not even at the end of `with` or of the client.
+    more. Waiters are served in order of arrival, and sleep until their turn may have come. Only `RatePermit.cancel`
+    returns a success, neither the end of `with` nor of the client does.
 
     Algorithm: `rate` slots like those of a semaphore, each kept by a quorum of nodes for `per` and an allowance for the
     round trip and for clocks. Made by `Client.get_rate_limiter`.
     """
 
-    def acquire(self, blocking: bool = True, timeout: float | None = None, n: int = 1) -> bool:
-        """Acquire one of the successes that the rate allows, or `n`, all or none; return True on success.
+    def acquire(self, blocking: bool = True, timeout: float | None = None, n: int = 1) -> RatePermit | None:
+        """Acquire one of the successes that the rate allows, or `n`, all or none; None if it does not allow them.
 
         Args:
             blocking: Wait until the rate allows them; if False, try once.
@@ -187,7 +232,8 @@ class RateLimiter(_Limiter[Runner]):
             KeyTypeError: The key holds a value of another type.
             ValueError: The arguments contradict each other.
         """
-        return self._runner.run(self._acquire_steps(check_timeout(blocking, timeout), n))
+        permits = self._runner.run(self._acquire_steps(check_timeout(blocking, timeout), n))
+        return None if permits is None else RatePermit(self._runner, permits)
 
     def available(self) -> int:
         """Return how many successes a quorum of nodes would allow now; the answer may be outdated at once.
@@ -215,7 +261,7 @@ class RateLimiter(_Limiter[Runner]):
         """
         return self._runner.run(self._retry_after_steps(n))
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> RatePermit:
         """Acquire one success; wait at most for the `timeout` option, without limit by default.
 
         Raises:
@@ -223,14 +269,15 @@ class RateLimiter(_Limiter[Runner]):
             QuorumError: Too few nodes answered before the timeout.
             ConfigurationError: The nodes have another rate or window for this name.
         """
-        if not self._runner.run(self._acquire_steps(self._timeout)):
+        permits = self._runner.run(self._acquire_steps(self._timeout))
+        if permits is None:
             raise self._timed_out()
-        return self
+        return RatePermit(self._runner, permits)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Do nothing: a success is never returned."""
+        """Do nothing: the success counts, whatever the body did."""
 
     @overload
     def __call__(self, function: Callable[P, R], /) -> Callable[P, R]: ...
@@ -287,9 +334,10 @@ class AsyncRateLimiter(_Limiter[AsyncRunner]):
     nothing, unless it had already succeeded. Made by `AsyncClient.get_rate_limiter`.
     """
 
-    async def acquire(self, blocking: bool = True, timeout: float | None = None, n: int = 1) -> bool:
+    async def acquire(self, blocking: bool = True, timeout: float | None = None, n: int = 1) -> AsyncRatePermit | None:
         """Acquire one of the successes that the rate allows, or `n`, all or none. See `RateLimiter.acquire`."""
-        return await self._runner.run(self._acquire_steps(check_timeout(blocking, timeout), n))
+        permits = await self._runner.run(self._acquire_steps(check_timeout(blocking, timeout), n))
+        return None if permits is None else AsyncRatePermit(self._runner, permits)
 
     async def available(self) -> int:
         """Return how many successes a quorum of nodes would allow now. See `RateLimiter.available`."""
@@ -299,16 +347,17 @@ class AsyncRateLimiter(_Limiter[AsyncRunner]):
         """Return in how many seconds the rate allows `n` more; 0.0 if it does now. See `RateLimiter.retry_after`."""
         return await self._runner.run(self._retry_after_steps(n))
 
-    async def __aenter__(self) -> Self:
+    async def __aenter__(self) -> AsyncRatePermit:
         """Acquire one success; wait at most for the `timeout` option. See `RateLimiter.__enter__`."""
-        if not await self._runner.run(self._acquire_steps(self._timeout)):
+        permits = await self._runner.run(self._acquire_steps(self._timeout))
+        if permits is None:
             raise self._timed_out()
-        return self
+        return AsyncRatePermit(self._runner, permits)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Do nothing: a success is never returned."""
+        """Do nothing: the success counts, whatever the body did."""
 
     @overload
     def __call__(self, function: Callable[P, Awaitable[R]], /) -> Callable[P, Coroutine[Any, Any, R]]: ...

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from redsync._core.effects import Steps, tell
 from redsync._core.holds import Owner
+from redsync._core.permits import PermitState
 from redsync._core.scripts import ClaimKind
 from redsync._core.session import Session
 from redsync._protocols.acquiring import acquire_new
@@ -28,7 +29,7 @@ from redsync._protocols.semaphore import available as available_of
 from redsync._protocols.slot_claims import OvertakenError, WindowClaim
 from redsync._protocols.windows import Window
 
-__all__ = ["RATE", "Rate", "acquire", "available", "retry_after"]
+__all__ = ["RATE", "Rate", "acquire", "available", "cancel", "retry_after"]
 
 RATE = ClaimKind.of("semaphore", b"zset", label="rate limiter")
 
@@ -48,8 +49,10 @@ class Rate(NamedTuple):
     window: Window
 
 
-def acquire(session: Session, request: AcquireRequest, rates: Sequence[Rate], now: float) -> Steps[bool]:
-    """Acquire permits of all rates, shortest window first, that count now; return whether there was room.
+def acquire(
+    session: Session, request: AcquireRequest, rates: Sequence[Rate], now: float
+) -> Steps[Sequence[PermitState] | None]:
+    """Acquire permits of all rates, shortest window first, that count now; return them, or None if there was no room.
 
     An acquire that is interrupted before its success leaves nothing behind. After its success the permits count, even
     if the caller never learns of it.
@@ -72,23 +75,25 @@ def acquire(session: Session, request: AcquireRequest, rates: Sequence[Rate], no
             if now >= deadline and overtaken.reason is not None:
                 raise overtaken.reason from None
         if now >= deadline:
-            return False
+            return None
 
 
-def _acquire_all(claims: Sequence[WindowClaim], now: float, deadline: float, *, again: bool) -> Steps[bool]:
+def _acquire_all(
+    claims: Sequence[WindowClaim], now: float, deadline: float, *, again: bool
+) -> Steps[Sequence[PermitState] | None]:
     try:
         for number, claim in enumerate(claims):
             if (number or again) and deadline < math.inf:
                 claim.request.timeout = max(deadline - now, 0.0)
             if (yield from acquire_new(claim, now)) is None:
                 yield from _drop(claims[:-1])
-                return False
+                return None
             now = claim.won_at
     except BaseException:
         # Perhaps again: an interruption may have struck before a byte was sent.
         yield from _drop(claims[:-1])
         raise
-    return True
+    return [claim.reserved for claim in claims if claim.reserved is not None]
 
 
 def _drop(reserved: Sequence[WindowClaim]) -> Steps[None]:
@@ -97,6 +102,23 @@ def _drop(reserved: Sequence[WindowClaim]) -> Steps[None]:
         if (state := claim.reserved) is not None:
             yield from tell(rollback_of(state, leave=True))
             claim.request.state = None
+
+
+def cancel(permits: Sequence[PermitState]) -> Steps[None]:
+    """Return the permits of a success, because its calls were not made; does no more the second time.
+
+    A rollback drops the claim of that success alone, however late it comes. So it is no risk to send it too often.
+    """
+    try:
+        for state in permits:
+            yield from tell(rollback_of(state, leave=True))
+    except BaseException:
+        # Again: the interruption may have struck before a byte was sent.
+        for state in permits:
+            yield from tell(rollback_of(state, leave=True))
+        raise
+    for state in permits:
+        state.limit.released.append(state.slots[0])
 
 
 def available(session: Session, rates: Sequence[Rate], owner: Owner) -> Steps[int]:

@@ -26,7 +26,8 @@ processes of the run, and the `number` of its attempt.
 | `resizes`, `resized` | the owner is about to change the number of permits; it did | permits |
 | `told` | `on_lost` was called | lost, remaining, until |
 | `busy`, `no quorum` | acquire failed | name, asked |
-| `success` | a rate limiter allowed it | name, n, rates |
+| `success` | a rate limiter allowed it | name, n, rates, permit |
+| `cancels` | the owner is about to return that success | name, permit |
 | `set`, `not set` | it set a latch; or did not, for the latch was not open | name, n |
 | `deleted`, `not deleted` | it deleted a latch; or did not, for others were setting it | name |
 | `counted` | it counted a latch down | name, n |

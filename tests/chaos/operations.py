@@ -184,10 +184,14 @@ class RateOperations(LockOperations):
         with self._survive(turn):
             self._ask(turn, task.operation)
             if task.operation != "enter":
-                await self._acquire(turn)
+                permit = await self._acquire(turn)
+                if permit and task.operation == "cancel":
+                    await self._sleep(task.share(self._rng, 1))
+                    turn.note("cancels", permit=permit.id)
+                    permit.cancel()
                 return
-            async with turn.thing:
-                self._succeed(turn)
+            async with turn.thing as permit:
+                self._succeed(turn, permit)
                 await self._sleep(task.share(self._rng, 1))
 
     async def ask_when(self, name: str, n: int) -> None:
@@ -207,16 +211,17 @@ class RateOperations(LockOperations):
         with self._survive(turn):
             turn.note("found", available=await turn.thing.available())
 
-    async def _acquire(self, turn: Turn) -> bool:
-        if await turn.thing.acquire(**turn.task.how, n=turn.task.n):
-            self._succeed(turn)
-            return True
-        turn.note("busy", asked=turn.asked)
-        return False
+    async def _acquire(self, turn: Turn) -> Any:
+        permit = await turn.thing.acquire(**turn.task.how, n=turn.task.n)
+        if permit:
+            self._succeed(turn, permit)
+        else:
+            turn.note("busy", asked=turn.asked)
+        return permit
 
-    def _succeed(self, turn: Turn) -> None:
+    def _succeed(self, turn: Turn, permit: Any) -> None:
         turn.stage = "inside"
-        turn.note("success", n=turn.task.n, rates=self._rates)
+        turn.note("success", n=turn.task.n, rates=self._rates, permit=permit.id)
 
     @property
     def _rates(self) -> list[tuple[int, float]]:

@@ -25,7 +25,7 @@ class Task:
         extends: The probability that the owner extends it.
         rest: The seconds for which the owner rests afterwards.
         operation: "enter"; "acquire", to acquire and release it by methods; "leave", to acquire it and not to release
-            it.
+            it; "cancel", to return a success of a rate limiter.
         mode: "read" or "write" for a read-write lock.
         n: The number of permits or successes to ask for at once.
         max_hold: The seconds after which the client itself releases it; None for never.

@@ -87,7 +87,7 @@ def told_to_keep(limiter):
 
 def test_success_leaves_no_hold_and_is_kept_for_more_than_the_window(limiter):
     toy = limiter.toy
-    assert limiter.play(*success(limiter, got(0), got(0), None)) is True
+    assert limiter.play(*success(limiter, got(0), got(0), None))
     ask, confirm = toy.commands
     assert ask.args[2] > 1_000 + 500, "however long its round takes"
     assert ask.args[7:] == (0, 3, b"", 0, 1_000_000)
@@ -98,7 +98,7 @@ def test_success_leaves_no_hold_and_is_kept_for_more_than_the_window(limiter):
 
 def test_late_round_is_repeated(limiter):
     toy = limiter.toy
-    assert limiter.play((ASK, toy.all_say(got(0), takes=0.7)), *success(limiter, got(0))) is True
+    assert limiter.play((ASK, toy.all_say(got(0), takes=0.7)), *success(limiter, got(0)))
     first, second, _ = toy.commands
     assert first.args[0] == second.args[0]
     assert second.args[9] == b"0", "the same slots"
@@ -113,19 +113,19 @@ def test_rounds_that_are_always_late_are_rolled_back_and_raise(limiter):
 
 def test_grants_of_a_minority_are_rolled_back(limiter):
     toy = limiter.toy
-    assert limiter.play((ASK, toy.answers(got(0), FULL, FULL)), UNDO) is False
+    assert limiter.play((ASK, toy.answers(got(0), FULL, FULL)), UNDO) is None
 
 
 def test_several_slots_are_won_one_by_one(limiter):
     """Nothing renews them, and a node that keeps others for the success continues."""
     toy = limiter.toy
-    assert limiter.play(*success(limiter, got(0, 1), got(1, 2), got(2, 0)), n=2) is True
+    assert limiter.play(*success(limiter, got(0, 1), got(1, 2), got(2, 0)), n=2)
     assert toy.commands[-1].args[1] == b"0,1"
 
 
 def test_waiter_sleeps_until_its_turn_may_have_come(limiter):
     toy = limiter.toy
-    assert limiter.play(*refused(limiter, None), (ASK, toy.all_say(FULL)), LEAVE, timeout=0.702) is False
+    assert limiter.play(*refused(limiter, None), (ASK, toy.all_say(FULL)), LEAVE, timeout=0.702) is None
     assert toy.waits[0].until == pytest.approx(1000.701), "an ask as quick as the last one is in time"
 
 
@@ -140,7 +140,7 @@ def test_success_of_a_waiter_tells_nodes_its_slots_until_they_know(limiter):
 
 def test_node_that_granted_another_slot_or_none_learns_the_right_one(limiter):
     for other in (got(1), FULL):
-        assert limiter.play(*success(limiter, other, got(0), got(0))) is True
+        assert limiter.play(*success(limiter, other, got(0), got(0)))
         assert limiter.toy.told[-1].command.args[1:] == (b"0", NEEDED)
 
 
@@ -161,7 +161,7 @@ def test_interruption_while_nodes_are_told_of_a_round_that_does_not_count_yet_ro
 def test_round_after_which_nodes_were_told_too_slowly_is_repeated_with_another_claim_for_longer(limiter, timeout):
     """Else the message might shorten the second claim, if it came after that ask."""
     slow = late(limiter, 0.003, got(1), got(0), got(0))
-    assert limiter.play(*slow, *success(limiter, got(0)), timeout=timeout) is True
+    assert limiter.play(*slow, *success(limiter, got(0)), timeout=timeout)
     first, confirm, undo, second, _ = limiter.toy.commands
     assert first.args[0] == confirm.args[0] == undo.args[0] != second.args[0]
     assert second.args[9] == b"0", "the same slots"
@@ -169,17 +169,17 @@ def test_round_after_which_nodes_were_told_too_slowly_is_repeated_with_another_c
 
 
 def test_one_pause_of_the_process_keeps_no_slot_longer_than_retry_after_says(limiter):
-    assert limiter.play(*late(limiter, 4.0), *success(limiter, got(0))) is True
+    assert limiter.play(*late(limiter, 4.0), *success(limiter, got(0)))
     before, after = told_to_keep(limiter)
     assert before < after < limiter.rates[0].window.room_after(math.inf)
-    assert limiter.play(*success(limiter, got(1))) is True
+    assert limiter.play(*success(limiter, got(1)))
     assert told_to_keep(limiter)[2] == before, "the next success does not pay for it"
 
 
 def test_process_that_is_slow_in_one_acquire_has_more_and_more_time(limiter):
     toy = limiter.toy
     last = *success(limiter, got(0))[:2], (CLOCK, toy.slept(meanwhile=lambda: toy.pass_time(0.03)))
-    assert limiter.play(*late(limiter, 0.2), *late(limiter, 0.1), *late(limiter, 0.01), *last) is True
+    assert limiter.play(*late(limiter, 0.2), *late(limiter, 0.1), *late(limiter, 0.01), *last)
     kept = told_to_keep(limiter)
     assert kept == sorted(set(kept))
     assert kept[-1] >= 1.01 * (1.0 + 0.03 + 0.0024), "as long as it took, and the way to the caller"
@@ -195,7 +195,7 @@ def test_process_that_is_always_slow_has_some_more_rounds_and_then_raises(limite
 def test_round_counts_if_nodes_are_told_in_time_however_long_it_took(limiter):
     toy = limiter.toy
     told = (CLOCK, toy.slept(meanwhile=lambda: toy.pass_time(0.00049)))
-    assert limiter.play((ASK, toy.answers(got(1), got(0), got(0), takes=0.4)), CONFIRM, told) is True
+    assert limiter.play((ASK, toy.answers(got(1), got(0), got(0), takes=0.4)), CONFIRM, told)
     ask, confirm = toy.commands
     for kept, since in ((ask.args[2], 0.0), (float(confirm.args[2]), 0.4)):
         assert since + kept / 1000 >= 0.4 + 0.0005 + 0.0024 + 1.01, "until a window after its return"
@@ -203,7 +203,7 @@ def test_round_counts_if_nodes_are_told_in_time_however_long_it_took(limiter):
 
 def test_waiter_that_was_told_of_too_slowly_keeps_its_place(limiter):
     script = *refused(limiter), *late(limiter, 0.003), UNDO, *success(limiter, got(0))
-    assert limiter.play(*script, timeout=5.0) is True
+    assert limiter.play(*script, timeout=5.0)
     back, _ = [command.args for command in limiter.toy.commands if command.script.name == "semaphore_abandon"]
     assert back[2:6] == (1, 0, 3000, 1), "the rollback restores it"
 
@@ -229,7 +229,7 @@ def test_rollback_after_slow_telling_is_pending_for_nodes_that_only_the_message_
         CONFIRM,
         (CLOCK, toy.slept()),
     )
-    assert limiter.play(*script, timeout=5.0) is True
+    assert limiter.play(*script, timeout=5.0)
     assert [told.deliver_to for told in toy.told] == [0b111, 0, 0b111, 0b111]
 
 
@@ -314,7 +314,7 @@ def several(make_toy):
 def test_success_under_several_rates_has_slots_of_each_and_one_look_at_the_clock(several):
     toy = several.toy
     granted = ASK, toy.all_say(got(0))
-    assert several.play(granted, granted, CONFIRM, CONFIRM, (CLOCK, toy.slept())) is True
+    assert several.play(granted, granted, CONFIRM, CONFIRM, (CLOCK, toy.slept()))
     scripts = [several.asked(i)[:2] for i in range(4)]
     assert scripts == [("acquire", 2), ("acquire", 1), ("confirm", 2), ("confirm", 1)]
     minute, second = (float(toy.commands[i].args[2]) / 1000 for i in (2, 3))
@@ -324,8 +324,8 @@ def test_success_under_several_rates_has_slots_of_each_and_one_look_at_the_clock
 def test_refusal_by_one_of_several_rates_takes_nothing_of_the_others(several):
     toy = several.toy
     full = ASK, toy.all_say(FULL)
-    assert several.play(full, UNDO) is False, "the shorter window is not even asked"
-    assert several.play((ASK, toy.all_say(got(0))), full, UNDO, LEAVE) is False
+    assert several.play(full, UNDO) is None, "the shorter window is not even asked"
+    assert several.play((ASK, toy.all_say(got(0))), full, UNDO, LEAVE) is None
     (_, _, reserved), (_, window, dropped) = several.asked(2), several.asked(5)
     assert (window, dropped) == (2, reserved)
     assert toy.told[-1].deliver_to == 0b111
@@ -335,7 +335,7 @@ def test_slots_reserved_long_ago_are_asked_for_again_before_they_count(several):
     toy = several.toy
     granted = ASK, toy.all_say(got(0))
     script = granted, *refused(several, None), granted, granted, CONFIRM, CONFIRM, (CLOCK, toy.slept())
-    assert several.play(*script, timeout=5.0) is True
+    assert several.play(*script, timeout=5.0)
     (_, window, claim), (_, again, same) = several.asked(0), several.asked(4)
     assert (window, again, same) == (2, 2, claim)
     assert toy.commands[4].args[9] == b"", "nodes that have the slots keep them, even if others wait"
@@ -349,11 +349,11 @@ def test_acquire_whose_reserved_slots_are_gone_begins_anew_while_it_has_time(sev
     script = granted, *refused(several, None), granted, (ASK, toy.all_say(answer)), LEAVE, LEAVE
     if timeout == 5.0:
         script += granted, ("wait", toy.slept()), granted, CONFIRM, CONFIRM, (CLOCK, toy.slept())
-        assert several.play(*script, timeout=timeout) is True
+        assert several.play(*script, timeout=timeout)
         assert several.asked(7)[1] == 2
         assert several.asked(7)[2] != several.asked(0)[2]
     elif answer == FULL:
-        assert several.play(*script, timeout=timeout) is False
+        assert several.play(*script, timeout=timeout) is None
     else:
         with pytest.raises(QuorumError, match="2 of 3 nodes failed"):
             several.play(*script, timeout=timeout)
@@ -364,7 +364,7 @@ def test_slow_telling_of_several_rates_is_repeated_with_other_claims_for_each(se
     granted = ASK, toy.all_say(got(0))
     told = CONFIRM, CONFIRM, (CLOCK, toy.slept(meanwhile=lambda: toy.pass_time(0.003)))
     script = granted, granted, *told, UNDO, granted, UNDO, granted, CONFIRM, CONFIRM, (CLOCK, toy.slept())
-    assert several.play(*script) is True
+    assert several.play(*script)
     claims = {several.asked(i)[1:] for i in (0, 1, 5, 7)}
     assert len(claims) == 4
     assert {several.asked(i)[1:] for i in (8, 9)} == {several.asked(i)[1:] for i in (5, 7)}
@@ -386,6 +386,22 @@ def test_interruption_of_giving_back_gives_back_again(several):
     toy = several.toy
     script = (ASK, toy.all_say(got(0))), (ASK, toy.all_say(FULL)), UNDO, LEAVE
     assert toy.interrupt(several.steps(), script, 3) == [LEAVE]
+
+
+@pytest.mark.parametrize("at", [None, 0, 1])
+def test_cancelled_success_is_rolled_back_on_all_nodes_whatever_interrupts_that(several, at):
+    toy = several.toy
+    granted = ASK, toy.all_say(got(0))
+    permits = several.play(granted, granted, CONFIRM, CONFIRM, (CLOCK, toy.slept()))
+    toy.effects.clear()
+    steps = protocol.cancel(permits)
+    if at is None:
+        toy.play(steps, LEAVE, LEAVE)
+    else:
+        assert toy.interrupt(steps, (LEAVE, LEAVE), at) == [LEAVE, LEAVE]
+    assert [told.deliver_to for told in toy.told[-2:]] == [0b111, 0b111]
+    assert [told.command.args[0] for told in toy.told[-2:]] == [permit.claim for permit in permits]
+    assert min(told.deliver_until for told in toy.told) > toy.now + 1.0, "while nodes may keep them"
 
 
 def test_several_rates_tell_the_longest_time_until_room_and_the_fewest_free(several):

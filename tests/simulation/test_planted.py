@@ -80,6 +80,7 @@ from tests.support.mistakes import (
     WRITE_NO_TICKET,
     around,
     break_hand_over,
+    cancel_latest,
     connect_and_forget,
     count_anew,
     count_grants,
@@ -98,6 +99,7 @@ from tests.support.mistakes import (
     notify_twice,
     observe_replicas,
     one_suffices,
+    remember_latest,
     script,
     send_again_whatever_came_since,
     settle_blindly,
@@ -297,6 +299,10 @@ MISTAKES = [
     Mistake(
         "slots reserved long ago count", SlidingWindow, "where there are", 1044, "limiter",
         patch=instead(WindowClaim, "_keep", keep_blindly),
+    ),
+    Mistake(
+        "the latest success is cancelled", SlidingWindow, "where there are", 1005, "limiter",
+        patch=(*around(rate, "acquire", remember_latest), *around(rate, "cancel", cancel_latest)),
     ),
     Mistake(
         "nodes keep successes too long", RetryAfterAccuracy, "lets nodes keep a success", 0, "limiter",

@@ -274,7 +274,8 @@ class RateWorker(Worker):
     @property
     def operations(self) -> list[Operation]:
         """The worker's possible actions."""
-        return [*3 * [self._acquire], *2 * [self._enter], self._ask_when, self._operations.look]
+        more = [self._cancel] if self._workload.cancels else []
+        return [*3 * [self._acquire], *2 * [self._enter], self._ask_when, self._operations.look, *more]
 
     async def _acquire(self, name: str) -> None:
         timeout, n = self._timeout(), self._wish()
@@ -282,6 +283,9 @@ class RateWorker(Worker):
 
     async def _enter(self, name: str) -> None:
         await self._take(name, self._time_to_enter())
+
+    async def _cancel(self, name: str) -> None:
+        await self._take(name, self._timeout(), n=self._wish(), operation="cancel")
 
     async def _ask_when(self, name: str) -> None:
         await self._operations.ask_when(name, self._wish())
@@ -376,7 +380,7 @@ SIMULATED: Final = tuple(word for word, kind in KINDS.items() if kind.like in _W
 """The kinds that workers of a run by seed may use."""
 
 _UNLIKE_FROM = 1_000
-"""The seed from which programs with a rate limiter have different `node_timeout`, and half of them several rates."""
+"""The seed from which programs with a rate limiter have different `node_timeout`; half have several rates or cancel."""
 
 
 class Workload:
@@ -396,6 +400,7 @@ class Workload:
         rate: The successes that a rate limiter allows in each window.
         per: Its window in seconds.
         rates: Its further rates, each with its longer window.
+        cancels: True if programs return successes.
         keep: The seconds for which nodes keep a latch after its last use.
         deletes: True if programs delete latches.
         acquisitions: The number of acquisitions.
@@ -434,6 +439,7 @@ class Workload:
             (self.rate + several.randint(0, 2 * self.rate) * n, self.per * n * several.uniform(1.5, 3.0))
             for n in range(1, more + 1)
         ]
+        self.cancels: Final = sim.seed >= _UNLIKE_FROM and several.random() < 0.5
         latches = sim.random_for("latches")
         self.keep: Final = latches.choice([86400.0, 86400.0, lease * latches.uniform(2.0, 4.0)])
         self.deletes: Final = latches.random() < 0.2

@@ -140,6 +140,24 @@ def give_back(acquire):
     return acquire_and_release
 
 
+LATEST = {}
+"""Each client's latest success."""
+
+
+def remember_latest(acquire):
+    def acquire_and_remember(session, *args):
+        permits = yield from acquire(session, *args)
+        if permits:
+            LATEST[permits[0].owner.client_id] = permits
+        return permits
+
+    return acquire_and_remember
+
+
+def cancel_latest(cancel):
+    return lambda permits: cancel(LATEST[permits[0].owner.client_id])
+
+
 # ----------------------------------------- functions in drivers
 
 

@@ -19,6 +19,7 @@ from redsync import (
     AsyncMutex,
     AsyncPermit,
     AsyncRateLimiter,
+    AsyncRatePermit,
     AsyncReadLock,
     AsyncReadWriteLock,
     AsyncSemaphore,
@@ -176,11 +177,16 @@ async def use_async_permit(permit: AsyncPermit) -> None:
 async def use_async_limiter(limiter: AsyncRateLimiter) -> None:
     assert_type((limiter.name, limiter.rate, limiter.per), tuple[str | bytes, int, float])
     assert_type(limiter.rates, tuple[tuple[int, float], ...])
-    assert_type(await limiter.acquire(False), bool)
-    assert_type(await limiter.acquire(timeout=1, n=2), bool)
+    assert_type(await limiter.acquire(False), AsyncRatePermit | None)
+    assert_type(await limiter.acquire(timeout=1, n=2), AsyncRatePermit | None)
     assert_type((await limiter.available(), await limiter.retry_after(2)), tuple[int, float])
-    async with limiter as same:
-        assert_type(same, AsyncRateLimiter)
+    async with limiter as permit:
+        assert_type(permit, AsyncRatePermit)
+
+
+def cancel_async(permit: AsyncRatePermit) -> None:
+    assert_type(permit.id, str)
+    permit.cancel()
 
 
 async def use_async_latch(latch: AsyncCountDownLatch) -> None:

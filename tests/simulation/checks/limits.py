@@ -157,7 +157,8 @@ class SlidingWindow(OwnChecker):
     that are exactly `per` apart are in one. There is no tolerance for clocks, because nodes allow for clocks that are
     as wrong as `drift_factor` says.
 
-    A success counts even if the machine crashed in the next instant, so that no program learned of it.
+    A success counts even if the machine crashed in the next instant, so that no program learned of it. It no longer
+    does once its program returns it ("cancels", with the `permit` of the success).
     """
 
     name = "sliding window"
@@ -166,24 +167,29 @@ class SlidingWindow(OwnChecker):
 
     def __init__(self, sim: Trial) -> None:
         super().__init__(sim)
-        self._successes: Final[dict[tuple[str, float], deque[tuple[float, int]]]] = {}
+        self._successes: Final[dict[tuple[str, float], deque[tuple[float, int, str]]]] = {}
 
     def see(self, event: Did) -> str | None:
         """Count the successes in each window that ends now."""
+        about = event.about
+        if event.what == "cancels":
+            for successes in self._successes.values():
+                for success in [each for each in successes if each[2] == about["permit"]]:
+                    successes.remove(success)
         if event.what != "success":
             return None
-        name, n = event.about["name"], event.about["n"]
-        return next(filter(None, [self._count(event.at, name, n, *rate) for rate in event.about["rates"]]), None)
+        success = event.at, about["n"], about["permit"]
+        return next(filter(None, [self._count(about["name"], success, *rate) for rate in about["rates"]]), None)
 
-    def _count(self, now: float, name: str, n: int, rate: int, per: float) -> str | None:
+    def _count(self, name: str, success: tuple[float, int, str], rate: int, per: float) -> str | None:
         successes = self._successes.setdefault((name, per), deque())
-        successes.append((now, n))
-        while now - successes[0][0] > per:
+        successes.append(success)
+        while success[0] - successes[0][0] > per:
             successes.popleft()
-        count = sum(n for _, n in successes)
+        count = sum(n for _, n, _ in successes)
         if count <= rate:
             return None
-        when = ", ".join(f"{n} at {at:.6f}" for at, n in successes)
+        when = ", ".join(f"{n} at {at:.6f}" for at, n, _ in successes)
         return f"{count} successes of {name!r}, {when}, where there are {rate} in any {per:g} s"
 
 
