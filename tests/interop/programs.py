@@ -83,7 +83,8 @@ class Library:
         ours: The kind of redsync's that docs/compare/other-languages.md recommends, as `python_side.py` takes it.
         command: The command that starts its program, in its folder of `build/interop`; the URLs follow.
         source: The source of that program; None for those in Python, which the tests' requirements install.
-        leaves: Set if it may leave its own claims behind: pottery's release overtakes the last of its claims.
+        leaves: Set if it may leave its own claims behind: its release may overtake the last of its claims, as it does
+            not wait for that.
         stalls: Set if over several nodes no worker may get the lock for seconds, so that a fight shows no
             shares: node-redlock 5 keeps claims on a minority while it retries.
     """
@@ -120,7 +121,7 @@ LIBRARIES = [
     Library("node-redlock 4", "mutex:200:200", ("node", "main.js", "4"), NODE),
     Library("node-redlock 5", "mutex:100:300", ("node", "main.js", "5"), NODE, stalls=True),
     Library("Redisson", "spin", JAVA, REDISSON),
-    Library("go-redsync", "mutex:50:250", ("./main",), GO),
+    Library("go-redsync", "mutex:50:250", ("./main",), GO, leaves=True),
     Library("rslock", "mutex:0:200", ("target/debug/interop-rslock",), RUST),
 ]
 
