@@ -39,8 +39,6 @@ LONG: Final = "ended the command: --max-hold has passed"
 DESERTED: Final = "ended the command: the process that enforces its deadline had ended"
 BEHIND: Final = "ended processes that the command left running"
 
-_LONGEST: Final = 1e6  # the longest sleep in seconds that the system calls take
-
 
 class Pipe:
     """One end of the pipe: messages between `redsync lock` and its shim, tuples whose first word says what it is.
@@ -71,15 +69,6 @@ class Pipe:
                 self.closed = True
             else:
                 yield words
-
-
-def is_ready(seconds: float, *files: Pipe | int) -> bool:
-    """Wait until a file is readable or the time is up; return whether one is readable.
-
-    Unlike `select`, this works with descriptors above 1,023.
-    """
-    descriptors = [file if isinstance(file, int) else file.fileno() for file in files]
-    return bool(wait(descriptors, None if seconds == math.inf else min(max(seconds, 0.0), _LONGEST)))
 
 
 def unblocked_pipe() -> tuple[int, int]:
@@ -168,7 +157,7 @@ _IGNORED: Final = (
 )
 """Signals that would end or stop the shim; `redsync lock` forwards those for the command itself."""
 
-_LONGEST_SLEEP: Final = 1.0  # the longest sleep in seconds: timers stop while the machine sleeps, leases do not
+LONGEST_SLEEP: Final = 1.0  # the longest sleep in seconds: timers stop while the machine sleeps, leases do not
 _POLL: Final = 0.01
 KILL_TIMEOUT: Final = 2.0  # seconds for killed processes to end: after that we take them for unkillable
 
@@ -200,7 +189,7 @@ class Shim:
 
     def run(self) -> None:
         """Wait for the order to start, and watch the command from its start to its end."""
-        is_ready(math.inf, self._pipe)
+        wait([self._pipe.fileno()])
         order = next(self._pipe.receive(), None)
         if order is not None and self._begin(*order):
             while not self._turn():
@@ -247,7 +236,7 @@ class Shim:
         # A command that was stopped before it started, or waits for a slow disk, must not start once another owner may
         # have the lock.
         signal.signal(signal.SIGALRM, lambda *_: self._tree.send(signal.SIGKILL))
-        signal.setitimer(signal.ITIMER_REAL, min(max(self._schedule.next - now(), _POLL), _LONGEST))
+        signal.setitimer(signal.ITIMER_REAL, min(max(self._schedule.next - now(), _POLL), 1e6))
         try:
             self._process = subprocess.Popen(  # noqa: S603  (what the user asks for)
                 self._command,
@@ -273,9 +262,8 @@ class Shim:
         pause = self._schedule.next - instant
         if instant >= self._killed_at:
             pause = (instant - self._killed_at) / 10  # those that can't be killed, more and more rarely
-        if is_ready(
-            min(max(pause, _POLL), _LONGEST_SLEEP), self._children, *(() if self._pipe.closed else (self._pipe,))
-        ):
+        files = [self._children] if self._pipe.closed else [self._children, self._pipe.fileno()]
+        if wait(files, min(max(pause, _POLL), LONGEST_SLEEP)):
             with contextlib.suppress(BlockingIOError):
                 os.read(self._children, 4096)
         return False

@@ -19,18 +19,18 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Collection, Mapping
+from multiprocessing.connection import wait
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 from redsync.cli.process_tree import ProcessTree
-from redsync.cli.shim import DESERTED, KILL_TIMEOUT, Pipe, Policy, Shim, is_ready, now, unblocked_pipe
+from redsync.cli.shim import DESERTED, KILL_TIMEOUT, LONGEST_SLEEP, Pipe, Policy, Shim, now, unblocked_pipe
 
 if TYPE_CHECKING:
     from redsync import Hold
 
 _SHARE: Final = 0.2
 _SHORTEST_SLEEP: Final = 0.02
-_LONGEST_SLEEP: Final = 1.0
 _RESOLUTION: Final = 0.001
 _PASSES: Final = 2
 
@@ -105,7 +105,7 @@ class Signals:
 
     def wait(self, seconds: float, *others: Pipe) -> None:
         """Sleep until a signal, a message, a call of `wake` or the timeout."""
-        is_ready(seconds, self._reader, *others)
+        wait([self._reader, *(each.fileno() for each in others)], min(max(seconds, 0.0), LONGEST_SLEEP))
         with contextlib.suppress(BlockingIOError):
             self._came += os.read(self._reader, 4096)
 
@@ -273,7 +273,7 @@ class Supervisor:
     def _pause(self) -> float:
         """Return how many seconds to sleep: the shim must hear of renewals long before it would end the command."""
         left = self._until - self._policy.threshold - now()
-        return min(max(left * _SHARE, _SHORTEST_SLEEP), _LONGEST_SLEEP)
+        return min(max(left * _SHARE, _SHORTEST_SLEEP), LONGEST_SLEEP)
 
     def _hear(self, what: str, *rest: Any) -> None:
         if what == "running":
