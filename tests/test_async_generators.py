@@ -1,7 +1,6 @@
 """`async with lock` in async generators and dropped coroutines: its body ends with a `GeneratorExit`."""
 
 import asyncio
-import gc
 import types
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 
@@ -102,17 +101,6 @@ async def test_generator_ended_by_another_task_releases_its_lock(nodes, raw, kin
 
 async def _awaiting(awaitable):
     return await awaitable
-
-
-@in_loop
-async def test_dropped_generator_releases_its_lock(nodes, raw):
-    """The loop closes it, in a new task."""
-    async with client_of(nodes) as client:
-        async for _ in rows(client.get_lock("x")):
-            break
-        gc.collect()
-        await becomes_free(nodes)
-        assert not is_held(client)
 
 
 def test_generators_left_at_the_end_of_the_loop_are_silent(nodes, raw):

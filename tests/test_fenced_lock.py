@@ -28,14 +28,6 @@ def test_each_acquisition_has_a_higher_token(lock, make_client, other):
     assert all(0 < token < 2**53 for token in tokens)
 
 
-def test_nested_acquire_keeps_the_token(lock):
-    with lock as outer, lock as inner:
-        assert lock.hold_count() == 2
-        assert inner.fencing_token == outer.fencing_token
-        token = inner.fencing_token
-    assert take(lock) > token
-
-
 def test_hold_shows_its_token_and_inspect_the_kind(lock, client):
     with lock as hold:
         assert f"token {hold.fencing_token}>" in repr(hold)

@@ -1,33 +1,14 @@
 """The public contract of the reentrant lock, on real nodes, in threads."""
 
-import contextlib
 import gc
 import threading
 import time
 
 import pytest
 
-from tests.support.locks import claims
-
 pytestmark = pytest.mark.usefixtures("both_flavours")
 
 # Owners, hold counts, and the keys on the nodes
-
-
-def test_nodes_store_owner_and_hold_count_as_acquisitions_nest(client, lock, raw, eventually):
-    with lock as hold:
-        owner = hold.owner.encode()
-        assert owner.startswith(client.id.encode() + b":")
-        assert owner.rpartition(b":")[2].isdigit()
-        eventually(lambda: claims(raw) == [{owner: b"1"}] * 5)
-        assert lock.acquire()
-        eventually(lambda: claims(raw) == [{owner: b"2"}] * 5)
-        with lock:
-            eventually(lambda: claims(raw) == [{owner: b"3"}] * 5)
-        lock.release()
-        eventually(lambda: claims(raw) == [{owner: b"1"}] * 5)
-        assert all(0 < node.pttl("redsync:x") <= 30_000 for node in raw)
-    eventually(lambda: claims(raw) == [{}] * 5)
 
 
 def test_objects_of_one_name_are_one_lock(client, other, raw, eventually):
@@ -41,26 +22,6 @@ def test_objects_of_one_name_are_one_lock(client, other, raw, eventually):
     client.get_lock("ä").release()
     assert not lock.owned()
     eventually(lambda: raw.keys() == [set()] * 5)
-
-
-NAMES = [
-    *("x", "{x}", ":x", "{:x}", ":{x}", "{}", "{{x", "a{b}c", " ", "%s", "ä€😀", "*1\r\n$4\r\nPING\r\n"),
-    *(b"\x00\xff\r\n", b"*" * 512, "é" * 256),
-]
-
-
-def test_name_may_be_any_1_to_512_bytes(client, other, raw, eventually):
-    locks = [client.get_lock(name) for name in NAMES]
-    with contextlib.ExitStack() as stack:
-        for name, lock in zip(NAMES, locks, strict=True):
-            assert lock.name == name
-            assert not lock.locked()
-            assert stack.enter_context(lock).name == name
-        keys = {b"redsync:" + (name.encode() if isinstance(name, str) else name) for name in NAMES}
-        eventually(lambda: raw.keys() == [keys] * 5)
-        waiters = other.start(lambda: [lock.acquire() for lock in locks])
-        eventually(lambda: client.inspect(NAMES[0]).waiters)
-    assert waiters.result(20) == [True] * len(NAMES)
 
 
 # Compared with threading.RLock

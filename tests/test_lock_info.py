@@ -27,19 +27,6 @@ def test_inspect_shows_free_locks_and_what_others_keep(client, raw):
     assert (info.kind, info.holders) == ("list", ())
 
 
-def test_inspect_shows_the_holder(client, make_client, other):
-    lock = client.get_lock("x")
-    with lock as hold, lock:
-        info = make_client().inspect("x")
-        assert info.kind == "lock"
-        assert info.waiters == ()
-        (holder,) = info.holders
-        assert holder.owner == hold.owner
-        assert holder.hold_count == 2
-        assert 25 < holder.remaining <= 30
-        assert len(info.votes) == 5
-
-
 @pytest.mark.asyncio_too
 def test_inspect_shows_waiters(client, make_worker, eventually):
     lock = client.get_lock("x")

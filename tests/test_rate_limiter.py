@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from redsync import AcquireTimeout, ClientClosedError, ConfigurationError, QuorumError
+from redsync import AcquireTimeout, ConfigurationError, QuorumError
 from tests.support.locks import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("both_flavours", "all_nodes_met")
@@ -37,15 +37,6 @@ def test_exactly_as_many_succeed_as_the_rate_allows(daily, make_client):
     assert daily.acquire(False) is None
     assert elsewhere.acquire(timeout=0.3) is None
     assert daily.available() == elsewhere.available() == 0
-
-
-def test_successes_still_count_after_the_close(make_client):
-    one = make_client()
-    assert one.get_rate_limiter("x", 1, DAY).acquire()
-    one.close()
-    with pytest.raises(ClientClosedError):
-        one.get_rate_limiter("x", 1, DAY).acquire()
-    assert not make_client().get_rate_limiter("x", 1, DAY).acquire(False)
 
 
 # Queries.

@@ -2,7 +2,6 @@
 
 import math
 import random
-import time
 
 import pytest
 import redis
@@ -199,12 +198,6 @@ def test_grant_shows_all_slots_taken(sem):
     assert sem.ask_raw(B, 2, start=3) == [b"3,0", bytes([0b1011_0000])]
 
 
-def test_exact_slots_are_refused_where_there_is_no_room_for_earlier_waiters(sem):
-    sem.ask(A, 3)
-    sem.wait(B, 1, 2)
-    assert sem.ask(C, exact=b"3")[1] == b"full"
-
-
 # Expiry.
 
 
@@ -242,15 +235,6 @@ def test_waiter_that_fits_beside_those_before_it_is_served_at_once(sem):
     assert sem.ask(D, 3)[1] == b"full"
     assert sem.ask(D, 2, start=0) == b"0,1"
     assert sem.wait(C, 2, start=0) == b"2"
-
-
-def test_expired_place_is_skipped(sem):
-    sem.ask(A, 4)
-    sem.ask(B, 4, ticket=1, keep=20)
-    time.sleep(0.04)
-    sem.release(A)
-    assert sem.ask(C) == b"0"
-    assert sem.redis.exists(KEYS.places) == 0
 
 
 ROOM = {
@@ -344,14 +328,6 @@ def test_release_of_what_expired_is_told_once_others_may_have_its_slots(sem, n):
 
 
 # Renewal.
-
-
-def test_renewal_that_heals_leaves_the_line(sem):
-    sem.ask(A, 4)
-    sem.wait(B, 1)
-    sem.release(A, b"0,1,2")
-    assert sem.renew((1, B, b"3", LEASE)) == [HEALED]
-    assert sem.queued() == []
 
 
 def test_renewal_lengthens_and_reports(sem):
@@ -497,18 +473,6 @@ def test_refused_permit_keeps_nothing_of_an_earlier_round_whatever_the_reason(se
         assert sem.slots() == {A: b"3"}
         assert sem.is_sound()
         sem.release(A)
-
-
-def test_after_a_shrink_nothing_is_granted_until_enough_permits_are_released(sem):
-    for owner, start in ((A, 1), (B, 2), (C, 3)):
-        sem.ask(owner, start=start)
-    sem.resize(1 << 32, 2)
-    shrunk = {"version": 1 << 32, "permits": 2}
-    assert sem.ask(D, **shrunk)[1] == b"full", "slot 0 is free, but three permits are out"
-    sem.release(C)
-    assert sem.ask(D, **shrunk)[1] == b"full"
-    sem.release(B)
-    assert sem.ask(D, **shrunk) == b"0"
 
 
 # Permits that only run out.
