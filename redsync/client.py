@@ -13,7 +13,7 @@ import redis
 
 from redsync._core.observing import Event
 from redsync._drivers.threads import ThreadRunner
-from redsync._facades.claimable import HoldOptions
+from redsync._facades.claimable import HoldOptions, LockOptions
 from redsync._facades.decorator import locked_decorator
 from redsync._facades.fair_lock import FairLock
 from redsync._facades.fenced_lock import FencedHold, FencedLock
@@ -120,6 +120,7 @@ class Client(AnyClient[ThreadRunner]):
         timeout: float | None = None,
         lease: float | None = None,
         max_hold: float | None = None,
+        min_hold: float | None = None,
         on_lost: Callable[[Hold], object] | None = None,
     ) -> Lock:
         """Return the reentrant lock of that name; all objects of one name are the same lock.
@@ -129,20 +130,23 @@ class Client(AnyClient[ThreadRunner]):
             timeout: The longest wait of `with` in seconds; None for no limit.
             lease: Seconds for which the nodes keep a claim, unrenewed; None: the client's lease, renewed.
             max_hold: Seconds after which a hold ends even if renewed; None for no limit.
+            min_hold: Seconds before which no other owner gets the lock: the last release waits until then. A body that
+                ends by an interruption, and an interrupted wait, leave the lock to its lease or to that instant,
+                whichever is later.
             on_lost: Called once with the hold when it is lost, in the thread that notices, often the one that renews
                 all holds: a slow call delays renewals.
 
         Raises:
             ValueError: The name or a number is invalid.
         """
-        return Lock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+        return Lock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, min_hold=min_hold, on_lost=on_lost)
 
     def get_mutex(
         self,
         name: str | bytes,
         *,
         backoff: Callable[[int], float] | None = None,
-        **options: Unpack[HoldOptions[Hold]],
+        **options: Unpack[LockOptions[Hold]],
     ) -> Mutex:
         """Return a mutex of that name: the canonical Redlock, non-reentrant, owned by the object that acquires it.
 
@@ -156,7 +160,7 @@ class Client(AnyClient[ThreadRunner]):
         """
         return Mutex(self, name, backoff=backoff, **options)
 
-    def get_fair_lock(self, name: str | bytes, **options: Unpack[HoldOptions[Hold]]) -> FairLock:
+    def get_fair_lock(self, name: str | bytes, **options: Unpack[LockOptions[Hold]]) -> FairLock:
         """Return the fair lock of that name: first come, first served.
 
         The options are those of `get_lock`.
@@ -166,7 +170,7 @@ class Client(AnyClient[ThreadRunner]):
         """
         return FairLock(self, name, **options)
 
-    def get_fenced_lock(self, name: str | bytes, **options: Unpack[HoldOptions[FencedHold]]) -> FencedLock:
+    def get_fenced_lock(self, name: str | bytes, **options: Unpack[LockOptions[FencedHold]]) -> FencedLock:
         """Return the fenced lock of that name: each acquisition gets a token, higher than all before it.
 
         The options are those of `get_lock`.
@@ -181,7 +185,7 @@ class Client(AnyClient[ThreadRunner]):
         name: str | bytes,
         *,
         backoff: Callable[[int], float] | None = None,
-        **options: Unpack[HoldOptions[Hold]],
+        **options: Unpack[LockOptions[Hold]],
     ) -> SpinLock:
         """Return a lock of that name that polls instead of queueing.
 
@@ -194,7 +198,7 @@ class Client(AnyClient[ThreadRunner]):
         """
         return SpinLock(self, name, backoff=backoff, **options)
 
-    def get_read_write_lock(self, name: str | bytes, **options: Unpack[HoldOptions[Hold]]) -> ReadWriteLock:
+    def get_read_write_lock(self, name: str | bytes, **options: Unpack[LockOptions[Hold]]) -> ReadWriteLock:
         """Return the read-write lock of that name: many owners hold its `read_lock`, or one its `write_lock`.
 
         The options are those of `get_lock`, and apply to both locks.
@@ -270,17 +274,17 @@ class Client(AnyClient[ThreadRunner]):
 
     @overload
     def locked(
-        self, name: str, *, on_busy: Literal["raise"] = ..., **options: Unpack[HoldOptions[Hold]]
+        self, name: str, *, on_busy: Literal["raise"] = ..., **options: Unpack[LockOptions[Hold]]
     ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 
     @overload
     def locked(
-        self, name: str, *, on_busy: Literal["skip"], **options: Unpack[HoldOptions[Hold]]
+        self, name: str, *, on_busy: Literal["skip"], **options: Unpack[LockOptions[Hold]]
     ) -> Callable[[Callable[P, R]], Callable[P, R | None]]: ...
 
     @overload
     def locked(
-        self, name: str, *, on_busy: Callable[..., S], **options: Unpack[HoldOptions[Hold]]
+        self, name: str, *, on_busy: Callable[..., S], **options: Unpack[LockOptions[Hold]]
     ) -> Callable[[Callable[P, R]], Callable[P, R | S]]: ...
 
     def locked(
@@ -288,7 +292,7 @@ class Client(AnyClient[ThreadRunner]):
         name: str,
         *,
         on_busy: str | Callable[..., Any] = "raise",
-        **options: Unpack[HoldOptions[Hold]],
+        **options: Unpack[LockOptions[Hold]],
     ) -> Any:
         """Decorate a function: it runs under a lock that its arguments name.
 

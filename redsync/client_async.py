@@ -10,7 +10,7 @@ import redis
 import redis.asyncio
 
 from redsync._drivers.aio import AioRunner
-from redsync._facades.claimable import HoldOptions
+from redsync._facades.claimable import HoldOptions, LockOptions
 from redsync._facades.decorator import locked_decorator
 from redsync._facades.fair_lock import AsyncFairLock
 from redsync._facades.fenced_lock import AsyncFencedHold, AsyncFencedLock
@@ -72,6 +72,7 @@ class AsyncClient(AnyClient[AioRunner]):
         timeout: float | None = None,
         lease: float | None = None,
         max_hold: float | None = None,
+        min_hold: float | None = None,
         on_lost: Callable[[AsyncHold], object] | None = None,
     ) -> AsyncLock:
         """Return the reentrant lock of that name, see `Client.get_lock`.
@@ -79,23 +80,25 @@ class AsyncClient(AnyClient[AioRunner]):
         `on_lost` is called in the event loop: a slow call delays all tasks. Without it, a loss cancels the body of an
         `async with`.
         """
-        return AsyncLock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, on_lost=on_lost)
+        return AsyncLock(
+            self, name, timeout=timeout, lease=lease, max_hold=max_hold, min_hold=min_hold, on_lost=on_lost
+        )
 
     def get_mutex(
         self,
         name: str | bytes,
         *,
         backoff: Callable[[int], float] | None = None,
-        **options: Unpack[HoldOptions[AsyncHold]],
+        **options: Unpack[LockOptions[AsyncHold]],
     ) -> AsyncMutex:
         """Return a mutex of that name: the canonical Redlock, owned by the object. See `Client.get_mutex`."""
         return AsyncMutex(self, name, backoff=backoff, **options)
 
-    def get_fair_lock(self, name: str | bytes, **options: Unpack[HoldOptions[AsyncHold]]) -> AsyncFairLock:
+    def get_fair_lock(self, name: str | bytes, **options: Unpack[LockOptions[AsyncHold]]) -> AsyncFairLock:
         """Return the fair lock of that name, see `Client.get_fair_lock`."""
         return AsyncFairLock(self, name, **options)
 
-    def get_fenced_lock(self, name: str | bytes, **options: Unpack[HoldOptions[AsyncFencedHold]]) -> AsyncFencedLock:
+    def get_fenced_lock(self, name: str | bytes, **options: Unpack[LockOptions[AsyncFencedHold]]) -> AsyncFencedLock:
         """Return the fenced lock of that name, see `Client.get_fenced_lock`."""
         return AsyncFencedLock(self, name, **options)
 
@@ -104,12 +107,12 @@ class AsyncClient(AnyClient[AioRunner]):
         name: str | bytes,
         *,
         backoff: Callable[[int], float] | None = None,
-        **options: Unpack[HoldOptions[AsyncHold]],
+        **options: Unpack[LockOptions[AsyncHold]],
     ) -> AsyncSpinLock:
         """Return a lock of that name that polls instead of queueing, see `Client.get_spin_lock`."""
         return AsyncSpinLock(self, name, backoff=backoff, **options)
 
-    def get_read_write_lock(self, name: str | bytes, **options: Unpack[HoldOptions[AsyncHold]]) -> AsyncReadWriteLock:
+    def get_read_write_lock(self, name: str | bytes, **options: Unpack[LockOptions[AsyncHold]]) -> AsyncReadWriteLock:
         """Return the read-write lock of that name, see `Client.get_read_write_lock`."""
         return AsyncReadWriteLock(self, name, **options)
 
@@ -143,22 +146,22 @@ class AsyncClient(AnyClient[AioRunner]):
 
     @overload
     def locked(
-        self, name: str, *, on_busy: Literal["raise"] = ..., **options: Unpack[HoldOptions[AsyncHold]]
+        self, name: str, *, on_busy: Literal["raise"] = ..., **options: Unpack[LockOptions[AsyncHold]]
     ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R]]]: ...
 
     @overload
     def locked(
-        self, name: str, *, on_busy: Literal["skip"], **options: Unpack[HoldOptions[AsyncHold]]
+        self, name: str, *, on_busy: Literal["skip"], **options: Unpack[LockOptions[AsyncHold]]
     ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R | None]]]: ...
 
     @overload
     def locked(
-        self, name: str, *, on_busy: Callable[..., Awaitable[S]], **options: Unpack[HoldOptions[AsyncHold]]
+        self, name: str, *, on_busy: Callable[..., Awaitable[S]], **options: Unpack[LockOptions[AsyncHold]]
     ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R | S]]]: ...
 
     @overload
     def locked(
-        self, name: str, *, on_busy: Callable[..., S], **options: Unpack[HoldOptions[AsyncHold]]
+        self, name: str, *, on_busy: Callable[..., S], **options: Unpack[LockOptions[AsyncHold]]
     ) -> Callable[[Callable[P, Awaitable[R]]], Callable[P, Coroutine[Any, Any, R | S]]]: ...
 
     def locked(
@@ -166,7 +169,7 @@ class AsyncClient(AnyClient[AioRunner]):
         name: str,
         *,
         on_busy: str | Callable[..., Any] = "raise",
-        **options: Unpack[HoldOptions[AsyncHold]],
+        **options: Unpack[LockOptions[AsyncHold]],
     ) -> Any:
         """Decorate a coroutine function: it runs under a lock that its arguments name. See `Client.locked`.
 

@@ -145,6 +145,9 @@ class HoldState:
         what: The noun for it in messages.
         entered: The objects that open `with` statements returned, each with a weak reference to its context manager.
         task: The asyncio task in which a thread acquired it, as a weak reference; None outside of tasks.
+        keep_until: The instant before which its release waits, for `min_hold`; minus infinity without that.
+        hurried: True if its release must not wait for that instant.
+        left: True if it ended before that instant: nodes keep the claim until its lease ends.
         rolled_back: True once a renewal has rolled back the claim of a hold that had ended. From then on a node without
             the claim is no sign of a loss.
     """
@@ -173,6 +176,9 @@ class HoldState:
     rolled_back: bool = False
     task: ReferenceType[Any] | None = None
     fencing_token: int | None = None
+    keep_until: float = -math.inf
+    hurried: bool = False
+    left: bool = False
 
     def valid(self, now: float) -> bool:
         """Return whether the hold may be believed at that instant."""

@@ -544,11 +544,13 @@ class ThreadRunner(AnyRunner[Life]):
         """Run the watchdog; the maintenance runs this."""
         self._drive_own(self.watchdog(life.session, self.clock()), life, maintenance)
 
-    def _drive_own(self, steps: Steps[None], life: Life, maintenance: Maintenance) -> None:
+    def _drive_own(self, steps: Steps[None], life: Life, maintenance: Maintenance, *, may_wait: bool = True) -> None:
         """Drive a protocol by the maintenance, over its own links; the application's code runs elsewhere."""
 
         def perform(effect: Effect, call: Call) -> Reply:
             match effect:
+                case Wait() if not may_wait:
+                    raise ReentrantCallError("it can't wait for min_hold: the lock is free once its lease ends")
                 case Wait():
                     while life.deferred:
                         self._perform_deferred(life.deferred.popleft(), life, maintenance)
@@ -564,7 +566,7 @@ class ThreadRunner(AnyRunner[Life]):
 
     def _perform_deferred(self, steps: Steps[None], life: Life, maintenance: Maintenance) -> None:
         try:
-            self._drive_own(steps, life, maintenance)
+            self._drive_own(steps, life, maintenance, may_wait=False)
         except RedsyncError as error:
             quietly(log.warning, "a release by a signal handler or finalizer failed: %s", error)
 

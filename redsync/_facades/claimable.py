@@ -28,7 +28,7 @@ from redsync._protocols.observed import observed
 from redsync._protocols.queue_policies import FifoByArrival, QueuePolicy
 from redsync.exceptions import AcquireTimeout, RedsyncError
 
-__all__ = ["Acquire", "Claimable", "HoldOptions", "HoldT", "TaskClaimable", "ThreadClaimable"]
+__all__ = ["Acquire", "Claimable", "HoldOptions", "HoldT", "LockOptions", "TaskClaimable", "ThreadClaimable"]
 
 Acquire: TypeAlias = Callable[[Session, AcquireRequest, float], Steps[HoldState | None]]
 """Returns the protocol that acquires."""
@@ -45,6 +45,12 @@ class HoldOptions(TypedDict, Generic[HoldT], total=False):
     lease: float | None
     max_hold: float | None
     on_lost: Callable[[HoldT], object] | None
+
+
+class LockOptions(HoldOptions[HoldT], total=False):
+    """The options of locks, see `Client.get_lock`."""
+
+    min_hold: float | None
 
 
 def _tell_lost(make_hold: Callable[[HoldState], HoldT], on_lost: Callable[[HoldT], object], state: HoldState) -> None:
@@ -129,6 +135,9 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
         """The number of permits; None for a lock."""
         return None
 
+    def _note_success(self, state: HoldState, count: int) -> None:
+        """Record an acquire of `count` acquisitions, on success."""
+
     @abstractmethod
     def _undo_steps(self, state: HoldState, count: int) -> Steps[None]:
         """Return the protocol that releases the hold of an interrupted acquire."""
@@ -176,6 +185,7 @@ class ThreadClaimable(Claimable[Runner, ThreadHoldT], ThreadEnterable[ThreadHold
             state = runner.run(begin(session, request, runner.now()))
             if state is not None:
                 state.task = state.task or task
+                self._note_success(state, count)
                 hold = self._HOLD(self._host, state, self._tell_lost)
                 if enter is not None:
                     enter(hold)
@@ -241,6 +251,7 @@ class TaskClaimable(Claimable[AsyncRunner, TaskHoldT], TaskEnterable[TaskHoldT])
             state = await runner.run(begin(session, request, runner.now()))
             # No await from here on, so nothing comes between the acquire and its `__aexit__`.
             if state is not None:
+                self._note_success(state, count)
                 hold = self._HOLD(self._host, state, self._tell_lost)
                 if enter is not None:
                     enter(hold)

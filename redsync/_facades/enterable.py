@@ -21,7 +21,7 @@ from typing import Final, Generic, TypeVar
 
 from redsync._core.holds import Owner
 from redsync._core.session import AsyncRunner, Runner, RunnerT_co
-from redsync._facades.hold import Cancelling, Entered
+from redsync._facades.hold import AnyHold, Cancelling, Entered
 from redsync.exceptions import LeaseLostError, NotOwnedError, RedsyncError
 
 __all__ = ["Enterable", "TaskEnterable", "ThreadEnterable", "note", "statement"]
@@ -48,6 +48,12 @@ def note(error: BaseException, problem: BaseException) -> None:
     """Add a problem and its notes as notes to the error that propagates instead."""
     for line in (f"redsync: {problem}", *getattr(problem, "__notes__", ())):
         error.add_note(line)
+
+
+def _hurry(hold: Entered | None, error: BaseException | None) -> None:
+    """Let the release after an interruption, or in a closed generator, wait only for the nodes, not for `min_hold`."""
+    if isinstance(hold, AnyHold) and error is not None and not isinstance(error, Exception):
+        hold._state.hurried = True
 
 
 def _concerns_closer(problem: RedsyncError, hold: Entered | None) -> bool:
@@ -129,15 +135,18 @@ class ThreadEnterable(Enterable[Runner, EnteredT]):
         hold = None
         try:
             hold = self._innermost(statement())
+            _hurry(hold, error)
             self._leave(hold)
         except RedsyncError as problem:
             if error is None or (isinstance(error, GeneratorExit) and _concerns_closer(problem, hold)):
                 raise
             note(error, problem)
-        except BaseException:
-            # Interrupted, perhaps before the release began: Python does not call `__exit__` again.
+        except BaseException as interruption:
+            # Perhaps before the release began: Python does not call `__exit__` again.
+            hold = hold or self._innermost(statement())
+            _hurry(hold, interruption)
             with suppress(RedsyncError):
-                self._leave(hold or self._innermost(statement()))
+                self._leave(hold)
             raise
 
 
@@ -171,6 +180,7 @@ class TaskEnterable(Enterable[AsyncRunner, TaskEnteredT]):
     async def _end(self, hold: TaskEnteredT | None, error: BaseException | None) -> None:
         closed = isinstance(error, GeneratorExit)
         told = hold is not None and hold._close_scope(error)
+        _hurry(hold, error)
         try:
             await self._leave(hold)
             if hold is not None and told:

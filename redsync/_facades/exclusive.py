@@ -18,7 +18,7 @@ from redsync._core.holds import HoldState
 from redsync._core.keys import LockKeys, encode_name
 from redsync._core.session import AnyHost, AsyncRunner, Runner, RunnerT_co
 from redsync._core.timing import check_timeout, retry_delay
-from redsync._facades.claimable import Claimable, HoldOptions, HoldT, TaskClaimable, ThreadClaimable
+from redsync._facades.claimable import Claimable, HoldOptions, HoldT, LockOptions, TaskClaimable, ThreadClaimable
 from redsync._facades.hold import AsyncHold, Hold
 from redsync._protocols import surveys
 from redsync._protocols.claims import AcquireRequest
@@ -38,10 +38,34 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
     _OWNER: ClassVar[str]
     _limit = None
 
-    def __init__(self, host: AnyHost[RunnerT_co], name: str | bytes, **options: Unpack[HoldOptions[HoldT]]) -> None:
+    def __init__(
+        self,
+        host: AnyHost[RunnerT_co],
+        name: str | bytes,
+        *,
+        min_hold: float | None = None,
+        **options: Unpack[HoldOptions[HoldT]],
+    ) -> None:
         self._set_up(host, name, **options)
+        self._min_hold = None if min_hold is None else self._runner.session.timing.check_lease(min_hold, "min_hold")
+        self._check_min_hold(self._lease)
         self._claimant = self._runner.owner
         self._keys = LockKeys.of(host.prefix, name if name.__class__ is str else encode_name(name), self._KIND.mode)
+
+    def _check_min_hold(self, lease: float | None) -> None:
+        """Raise if a hold would end before its shortest time: at the end of its own lease, or of `max_hold`."""
+        timing, shortest = self._runner.session.timing, self._min_hold
+        for limit, until in ("lease", lease and timing.valid_until(0.0, lease)), ("max_hold", self._max_hold):
+            if shortest is not None and until is not None and shortest >= until:
+                raise ValueError(f"min_hold of {shortest:g} s is not shorter than {limit}, after which the hold ends")
+
+    def _request(self, timeout: float | None, lease: float | None, count: int) -> AcquireRequest:
+        self._check_min_hold(lease)
+        return super()._request(timeout, lease, count)
+
+    def _note_success(self, state: HoldState, count: int) -> None:
+        if self._min_hold is not None and state.count == count:
+            state.keep_until = self._runner.now() + self._min_hold
 
     def owned(self) -> bool:
         """Return True while the owner has a valid hold."""
@@ -84,6 +108,8 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
         return self._release_steps(self._own(), 1)
 
     def _undo_steps(self, state: HoldState, count: int) -> Steps[None]:
+        if state.count == count:
+            state.keep_until = -math.inf  # Its caller never had it.
         return self._release_steps(state, count)
 
     def _held_steps(self) -> Steps[bool]:
@@ -103,6 +129,9 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
             raise NotOwnedError(self._name, f"lock {self._name!r} is not held by {self._OWNER}")
         return state
 
+    def _options(self) -> dict[str, Any]:
+        return {**super()._options(), "min_hold": self._min_hold}
+
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(type(self), **self._options()), (self._host, self._name)
 
@@ -121,7 +150,7 @@ class Polling(Exclusive[RunnerT_co, HoldT]):
         name: str | bytes,
         *,
         backoff: Callable[[int], float] | None = None,
-        **options: Unpack[HoldOptions[HoldT]],
+        **options: Unpack[LockOptions[HoldT]],
     ) -> None:
         if backoff is not None and not callable(backoff):
             raise TypeError(f"backoff must be a function from the number of tries to seconds, not {backoff!r}")
@@ -173,7 +202,7 @@ class ExclusiveLock(Exclusive[Runner, Hold], ThreadClaimable[Hold]):
         return self._acquire(check_timeout(blocking, timeout), lease) is not None
 
     def release(self) -> None:
-        """Release one acquisition.
+        """Release one acquisition; with `min_hold`, the last one waits until that is over.
 
         Raises:
             NotOwnedError: The owner does not hold the lock; nothing changed.
@@ -249,7 +278,7 @@ class AsyncExclusiveLock(Exclusive[AsyncRunner, AsyncHold], TaskClaimable[AsyncH
     """Acquire, release and `async with`, for asyncio.
 
     Cancellation is safe at every await: a cancelled acquire leaves nothing on the nodes, a cancelled release still
-    releases the lock.
+    releases the lock, or leaves it to its lease while `min_hold` is not over.
     """
 
     _HOLD = AsyncHold

@@ -111,6 +111,8 @@ class AnyMultiLock(Enterable[RunnerT_co, MultiHoldT], Generic[RunnerT_co, LockT,
             if not isinstance(lock, self._MADE_OF):
                 what = f"locks for {self._FLAVOUR}, one by one"
                 raise TypeError(f"a multi-lock for {self._FLAVOUR} takes {what}, not {lock!r}")
+            if lock._min_hold is not None:
+                raise ValueError(f"a multi-lock takes no lock with min_hold, such as {lock.name!r}")
             if lock._keys.lock in taken:
                 raise ValueError(
                     f"lock {lock.name!r} is given twice: locks of different nodes need different names or prefixes"

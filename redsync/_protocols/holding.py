@@ -13,6 +13,7 @@ from redsync._core.observing import HoldLost
 from redsync._core.quorum import Tally, Verdict, thoroughly
 from redsync._core.scripts import ClaimKind, Command
 from redsync._core.session import Session
+from redsync._core.timing import milliseconds
 from redsync._protocols.observed import tell_end as tell_observers
 from redsync.exceptions import LeaseLostError, NotOwnedError
 
@@ -141,6 +142,8 @@ def release(
 ) -> Steps[None]:
     """Release `holds` acquisitions with one command at most; also forget `on_lost`, which came with the last one.
 
+    The release of all waits for the hold's `keep_until`.
+
     Raises:
         LeaseLostError: The hold had been lost; its acquisitions are released anyway.
         NotOwnedError: Another thread released them first.
@@ -153,6 +156,10 @@ def release(
 def _release(
     session: Session, state: HoldState, now: float, holds: int, on_lost: Callable[[HoldState], object] | None
 ) -> Steps[None]:
+    if now < state.keep_until and state.count == holds and state.lost is None:
+        yield from _keep(session, state, now)
+        if state.left:
+            return
     if state.count < holds:
         raise NotOwnedError(state.name, f"{what_of(state)} was released already")
     try:
@@ -189,6 +196,31 @@ def _release(
         yield from _accept_minority(state, tally)
 
 
+def _keep(session: Session, state: HoldState, now: float) -> Steps[None]:
+    """Wait for the hold's `keep_until`, or leave it; an interruption ends the wait, but frees nothing."""
+    count, until = state.count, state.keep_until
+    try:
+        if until > state.valid_until:
+            # From now on not even the end of this process frees it earlier.
+            state.note_sent(session.all_nodes, until)
+            call = state.renewal_of([state], [milliseconds(until - now)])
+            yield from tell(Tell(Command(state.kind.renew, call.keys, call.args), state.owner))
+        if state.hurried:
+            yield from _leave(session, state)
+        else:
+            yield from wait_end(state, lambda: state.count < count, now, until - now)
+    except BaseException:
+        yield from _leave(session, state)
+        raise
+
+
+def _leave(session: Session, state: HoldState) -> Steps[None]:
+    """End a hold for its owner; nodes keep the claim until its lease ends."""
+    state.left, state.count = True, 0
+    session.holds.remove(state)
+    yield from tell_end(state)
+
+
 def _break_off(session: Session, state: HoldState, error: BaseException) -> Steps[None]:
     """End a release that raised an error."""
     if isinstance(error, LeaseLostError) and state.lost is not None:
@@ -211,11 +243,12 @@ def _accept_minority(state: HoldState, tally: Tally) -> Steps[None]:
         raise _lost(state)
 
 
-def give_back(session: Session, state: HoldState) -> Steps[None]:
-    """Release a hold on behalf of its owner, whatever its count, without waiting."""
+def give_back(session: Session, state: HoldState, now: float = -math.inf) -> Steps[None]:
+    """Release a hold on behalf of its owner, whatever its count, without waiting; leave it before its `keep_until`."""
+    end = _leave if now < state.keep_until and state.lost is None else _give_back
     if session.observed:
-        return tell_observers(session, state, "given back", _give_back(session, state))
-    return _give_back(session, state)
+        return tell_observers(session, state, "given back", end(session, state))
+    return end(session, state)
 
 
 def _give_back(session: Session, state: HoldState) -> Steps[None]:

@@ -174,7 +174,7 @@ def _ask(session: Session, renewal: _Renewal, shortest: float) -> Steps[Tally]:
         return (yield from broadcast(Broadcast(renewal.command, owner, renewal.parse, timeout, decide=renewal.decide)))
     finally:
         for state in renewal.holds:
-            if not state.live or state.lost is not None:
+            if (not state.live and not state.left) or state.lost is not None:
                 # Its end went out meanwhile, perhaps over other connections: this command may have come after it.
                 # Or its release comes only now, and finds the claim dropped.
                 state.rolled_back = True

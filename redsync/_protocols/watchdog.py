@@ -37,7 +37,7 @@ def watchdog(session: Session, now: float) -> Steps[None]:
     while True:
         while table.orphans:
             for state in list(table.orphans.popleft().holds.values()):
-                yield from _end_orphan(session, state)
+                yield from _end_orphan(session, state, now)
         for state in table.take_ended(now):
             yield from expire(state)
         # One command at a time: in between this loop reports losses, and the driver does its own work.
@@ -55,7 +55,7 @@ def watchdog(session: Session, now: float) -> Steps[None]:
             yield from notify(WatchdogWoke(now - until))
 
 
-def _end_orphan(session: Session, state: HoldState) -> Steps[None]:
+def _end_orphan(session: Session, state: HoldState, now: float) -> Steps[None]:
     """Release what an ended owner has acquired, except what an open `with` will release in another thread or task."""
     kept = min(state.count, state.open_withs)
     if kept:
@@ -64,7 +64,7 @@ def _end_orphan(session: Session, state: HoldState) -> Steps[None]:
     lost = state.lost is not None
     # Threads to which the owner gave this hold's object must not believe in it any longer.
     state.count = 0
-    yield from give_back(session, state)
+    yield from give_back(session, state, now)
     if not lost:
         yield from notify(HoldOrphaned(state.name, state.holder))
 
@@ -73,7 +73,7 @@ def _look(session: Session, batch: list[HoldState], now: float) -> Steps[None]:
     """Renew holds, with one round at most."""
     for state in batch:
         if state.owner.is_gone:
-            yield from _end_orphan(session, state)
+            yield from _end_orphan(session, state, now)
     holds = [state for state in batch if state.valid(now)]
     if holds:
         yield from renew(session, holds)

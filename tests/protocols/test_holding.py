@@ -6,7 +6,7 @@ import pytest
 
 from redsync._core.observing import HoldLost
 from redsync._core.timing import milliseconds
-from redsync._protocols.holding import check, lose, release, wait_end
+from redsync._protocols.holding import check, give_back, lose, release, wait_end
 from redsync._protocols.renewal import extend, renew
 from redsync.exceptions import LeaseLostError, NotOwnedError
 from tests.support.toy_replies import LOSS
@@ -182,6 +182,77 @@ def test_release_wakes_sleepers_that_wait_for_the_end(toy, holds):
     toy.start(sleep(toy, state))
     run_release(toy, state, *[("ask lock_release", toy.all_say(HAD))] * (holds == 1), "signal")
     assert toy.effects[-1].key == state.end_key
+
+
+# The shortest time of a hold.
+
+
+def keep(toy, seconds, **fields):
+    """Take a hold that is to last for that long at least."""
+    state = toy.take(**fields)
+    state.keep_until = toy.now + seconds
+    return state
+
+
+def test_last_release_waits_until_the_shortest_time_is_over(toy):
+    state = keep(toy, 5.0, holds=2)
+    run_release(toy, state)
+    began = toy.now
+    run_release(toy, state, ("wait for end", toy.slept()), ("ask lock_release", toy.all_say(HAD)))
+    assert toy.now == pytest.approx(began + 5.0, abs=0.01)
+    assert state.count == 0
+    assert not state.left
+
+
+def test_wait_that_could_outlast_the_claim_lengthens_it_first(toy):
+    state = keep(toy, 60.0)
+    lengthen = "tell lock_renew"
+    toy.interrupt(release(toy.session, state, toy.now), [lengthen, ("wait for end", toy.slept())], 1)
+    assert toy.told[0].command.args == (state.claim, 1, milliseconds(state.keep_until - 1000.001))
+    assert (state.left, state.count, state.live, state.lost) == (True, 0, False, None)
+    assert list(toy.session.holds) == []
+
+
+def test_loss_ends_the_wait(toy):
+    state = keep(toy, 5.0)
+    taken = (
+        "wait for end",
+        toy.slept(1.0, meanwhile=lambda: toy.play(lose(state, "taken"), LOSS[0], "signal", LOSS[1])),
+    )
+    with pytest.raises(LeaseLostError, match="taken"):
+        run_release(toy, state, taken)
+
+
+def test_second_release_during_the_wait_releases_nothing_else(toy):
+    state = keep(toy, 5.0)
+
+    def released():
+        state.keep_until = toy.now
+        toy.play(release(toy.session, state, toy.now), ("ask lock_release", toy.all_say(HAD)), "signal")
+
+    with pytest.raises(NotOwnedError):
+        run_release(toy, state, ("wait for end", toy.slept(1.0, meanwhile=released)))
+
+
+def test_hurried_release_leaves_the_claim_without_waiting(toy):
+    state = keep(toy, 5.0)
+    state.hurried = True
+    run_release(toy, state)
+    assert (state.left, state.count, list(toy.session.holds)) == (True, 0, [])
+
+
+@pytest.mark.parametrize(("now", "left"), [(1004.0, True), (1006.0, False)])
+def test_hold_that_is_given_back_early_is_left(toy, now, left):
+    state = keep(toy, 5.0)
+    toy.play(give_back(toy.session, state, now), *([] if left else ["tell lock_release"]))
+    assert (state.left, list(toy.session.holds)) == (left, [])
+
+
+def test_renewal_under_way_does_not_drop_a_claim_that_is_left(toy):
+    state = keep(toy, 5.0)
+    state.hurried = True
+    leave = toy.codes(*[OURS] * 5, meanwhile=lambda: run_release(toy, state))
+    toy.play(renew(toy.session, [state]), ("ask lock_renew", leave))
 
 
 # Check.

@@ -79,7 +79,7 @@ async def use_async_client(client: AsyncClient) -> None:
 
 
 def make_async_locks(client: AsyncClient) -> None:
-    lock = client.get_lock("report", timeout=1, lease=5, max_hold=60, on_lost=note_async_hold)
+    lock = client.get_lock("report", timeout=1, lease=5, max_hold=60, min_hold=2, on_lost=note_async_hold)
     fair = client.get_fair_lock(b"report", timeout=1, lease=5, max_hold=60, on_lost=note_async_hold)
     fenced = client.get_fenced_lock("report", timeout=1, lease=5, max_hold=60, on_lost=note_async_hold)
     mutex = client.get_mutex("m", backoff=float, timeout=1, lease=5, max_hold=60, on_lost=note_async_hold)
