@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 from tests.interop.fights import meet
-from tests.interop.programs import LIBRARIES
+from tests.interop.programs import LIBRARIES, told
 
 COLUMNS = "{:<16}{:>6}{:>8}{:>8}{:>14}{:>10}{:>9}{:>6}{:>8}{:>13}{:>11}"
 HEAD = ("library", "nodes", "ours", "theirs", "shares", "timeouts", "overlaps", "lost", "left", "they died", "we died")
@@ -46,7 +46,7 @@ async def fight_all(libraries, seconds):
         try:
             reason = library.source and await builds[library.source]
         except subprocess.CalledProcessError as error:
-            complaints.append(f"{library.name} could not be built: {error}\n{error.output}")
+            complaints.append(f"{library.name} could not be built: {told(error)}")
             return
         if reason:
             print(f"{library.name} is skipped: {reason}", flush=True)

@@ -33,6 +33,12 @@ READY = 120.0
 """How many seconds a program may take to start, and a worker to reply: a JVM on a busy machine."""
 
 
+def told(error):
+    """Return that a command failed or took too long, and the first lines that it printed."""
+    printed = error.output if isinstance(error.output, str) else ""
+    return "\n    ".join([str(error), *printed.splitlines()[:10]])
+
+
 @dataclass(frozen=True)
 class Source:
     """The source of a program that is not in Python.
@@ -57,7 +63,7 @@ class Source:
         try:
             self._run(self.fetch, PATIENCE)
         except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-            return f"its packages can't be downloaded here: {error}\n{error.output}"
+            return f"its packages can't be downloaded here: {told(error)}"
         if self.build:
             self._run(self.build)
         return ""
@@ -109,10 +115,10 @@ NPM = ("npm", "install", "--loglevel=error", "--no-audit", "--no-fund")
 NODE = Source("node-redlock", ("node", "npm"), NPM)
 COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 MAVEN = ("mvn", "--quiet", "--batch-mode", COPY, "-DoutputDirectory=libraries")
-REDISSON = Source("redisson", ("java", "mvn"), MAVEN)
+REDISSON = Source("redisson", ("javac", "mvn"), MAVEN)
 # A build that does not optimise takes half the time, most of it for the standard library.
 COMPILE = ("go", "build", "-gcflags=all=-N -l", "-o", "main", ".")
-GO = Source("go-redsync", ("go",), ("go", "list", "-mod=mod", "-deps", "."), COMPILE)
+GO = Source("go-redsync", ("go",), ("go", "list", "-mod=mod", "-deps", "-f={{/* no list */}}", "."), COMPILE)
 RUST = Source("rslock", ("cargo",), ("cargo", "fetch", "-q"), ("cargo", "build", "-q", "--offline"))
 
 LIBRARIES = [
