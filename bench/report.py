@@ -83,19 +83,24 @@ def as_markdown(figures: Sequence[Figure], machine: Mapping[str, str]) -> str:
 
 
 def _alone(figures: Sequence[Figure]) -> list[str]:
-    """Return a table of the figures that have a target but no floor, with a line for each quantity."""
-    table: dict[tuple[str, str, str], list[str]] = {}
+    """Return a table of the figures that have a target but no floor: the range, and the highest case."""
+    table: dict[tuple[str, str, str], list[Figure]] = {}
     for figure in figures:
         if figure.target and figure.floor is None:
-            case, _, quantity = figure.what.rpartition(": ")
-            unit, target = f", {figure.unit}" if figure.unit else "", figure.target.removeprefix("redsync ")
-            missed = "" if figure.met else " MISSED"
-            cases = table.setdefault((figure.bench, quantity + unit, target), [])
-            cases.append(f"{case}: {_number(figure.ours)}{missed}")
+            quantity, unit = figure.what.rpartition(": ")[2], f", {figure.unit}" if figure.unit else ""
+            key = figure.bench, quantity + unit, figure.target.removeprefix("redsync ")
+            table.setdefault(key, []).append(figure)
     if not table:
         return []
     lines = ["", "| bench | what | target | redsync |", "|---|---|---|---|"]
-    return lines + ["| " + " | ".join((*key, "; ".join(cases))) + " |" for key, cases in table.items()]
+    for key, cases in table.items():
+        low, high = (choose(cases, key=lambda figure: figure.ours) for choose in (min, max))
+        beginning = "" if low.ours == high.ours else f"{_number(low.ours)} to "
+        missed = sum(not figure.met for figure in cases)
+        verdict = f"; {missed} of {len(cases)} MISSED" if missed else ""
+        found = f"{beginning}{_number(high.ours)} ({high.what.rpartition(': ')[0]}){verdict}"
+        lines.append("| " + " | ".join((*key, found)) + " |")
+    return lines
 
 
 def _peers(figures: Sequence[Figure]) -> list[str]:
