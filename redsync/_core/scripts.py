@@ -15,8 +15,8 @@ All kinds follow one convention, so trying, waiting, renewing, losing and releas
   the highest ticket if by ticket, number of waiters before it if it has a place] held, 0 foreign type, or the error
   FORGETFUL.
   With fencing tokens: one more key, the node's latest token, and one more argument, the highest known token; the reply
-  to a grant is token instead of 1, -token instead of 2. A re-entry has neither, as it keeps its token.
-* `release`: KEYS claim, queue, places; ARGV claim, hold count that remains, Redisson's channel. Reply 1 had ours, or 0.
+  to a grant is token instead of 1, -token instead of 2.
+* `release`: KEYS claim, queue, places; ARGV claim, 0, Redisson's channel. Reply 1 had ours, or 0.
   The script hands a freed lock over to the head of the queue, for the lease in the ask id of the head if it has one.
 * `abandon`: KEYS claim, queue, places; ARGV claim, 1 to leave the queue too. Reply 1 had ours, or 0.
 * `renew`: KEYS claims; ARGV claim, hold count and lease in ms of each, and 1 if memory is guarded. Reply for each

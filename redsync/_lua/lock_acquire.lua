@@ -27,7 +27,7 @@ if type(count) == 'table' then return 0 end
 
 if count then
   if count ~= ARGV[2] then redis.call('hset', KEYS[1], ARGV[1], ARGV[2]) end
-  -- A re-entry may lengthen the lease, never shorten it.
+  -- A repeated ask may lengthen the lease, never shorten it.
   if redis.call('pttl', KEYS[1]) < tonumber(ARGV[3]) then redis.call('pexpire', KEYS[1], ARGV[3]) end
   if KEYS[2] then
 -- include: leave_queue

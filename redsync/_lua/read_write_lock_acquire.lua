@@ -6,7 +6,6 @@
 -- KEYS[1] holders: zset "r:<claim>" or "w:<claim>" -> expiry ms + (count - 1) / 1024, the writer's negative
 -- KEYS[2] queue: zset owner -> arrival ms, a writer's less 2^52
 -- KEYS[3] places: hash owner -> "expiry number ask-id guard channel"
---         KEYS[2], KEYS[3] not for a re-entry
 -- ARGV[1] claim and its mode: "r:<owner>:<number>" or "w:<owner>:<number>"
 -- ARGV[2] hold count to set   ARGV[3] lease, ms
 -- ARGV[4] guard: how long this node must have remembered everything to grant a new claim, ms, and under which
@@ -19,7 +18,7 @@
 -- include: read_write_claims
 local guard = ARGV[4]
 -- include: waiter
-if redis.call('exists', KEYS[1], KEYS[2] or KEYS[1]) == 0 then
+if redis.call('exists', KEYS[1], KEYS[2]) == 0 then
 -- include: remembers
   local refusal = put(KEYS[1], ARGV[1], now + ARGV[3], ARGV[2], true)
   return type(refusal) == 'table' and refusal or 1
@@ -28,7 +27,7 @@ end
 local had = redis.pcall('zscore', KEYS[1], ARGV[1])
 if type(had) == 'table' then return 0 end
 if had and is_live(had) then
-  -- A re-entry may lengthen the lease, never shorten it.
+  -- A repeated ask may lengthen the lease, never shorten it.
   local refusal = put(KEYS[1], ARGV[1], math.max(now + ARGV[3], math.floor(math.abs(had))), ARGV[2])
   if type(refusal) == 'table' then return refusal end
   if ARGV[5] then
@@ -40,7 +39,7 @@ end
 local blocker, blocked_until, writes = find_blocker(KEYS[1], waiter, mode)
 if blocker == '' then return 0 end
 local queued = false
-if mode == 'r:' and KEYS[2] and not blocker and not writes then
+if mode == 'r:' and not blocker and not writes then
   local writer, came, writer_until, first = find_writer()
   queued = first
   -- A new reader comes after a waiting writer; a waiting reader comes in its turn.

@@ -142,13 +142,28 @@ class Claims:
         return owner if self.noun == "mutex" else {owner: b"%d" % count}
 
     def acquire(self, owner=ME, count=1, lease=LEASE, *, guard=0, keys=KEYS):
+        if self.noun == "fair_lock":
+            return self.queue(owner, count, lease, guard=guard, place=0, ticket=0, keys=keys)
         return self.node.run(f"{self.noun}_acquire", (keys.lock,), owner, count, lease, guard_of(guard))
 
     def queue(
-        self, owner=ME, count=1, lease=LEASE, *, guard=0, place=PLACE, waited=0, ask_id=0, keys=KEYS, channel=None
+        self,
+        owner=ME,
+        count=1,
+        lease=LEASE,
+        *,
+        guard=0,
+        place=PLACE,
+        waited=0,
+        ticket=None,
+        ask_id=0,
+        keys=KEYS,
+        channel=None,
     ):
         """Ask for a place too; a fair lock gives the last one, whatever the time waited. Id 0: to be woken only."""
-        rank = self._ticket(owner, keys) if self.noun == "fair_lock" else waited
+        rank = waited
+        if self.noun == "fair_lock":
+            rank = self._ticket(owner, keys) if ticket is None else ticket
         channel = channel or wake_channel(owner)
         told = b"0,other,-," if guard == NO_GUARD else guard_of(guard)
         words = owner, count, lease, told, place, rank, channel, ask_id
@@ -165,8 +180,8 @@ class Claims:
         for i, owner in enumerate(owners):
             self.queue(owner, waited=1_000 * (len(owners) - i), **options)
 
-    def release(self, owner=ME, count=0, keys=KEYS):
-        return self.node.run("lock_release", keys.all, owner, count, keys.channel)
+    def release(self, owner=ME, keys=KEYS):
+        return self.node.run("lock_release", keys.all, owner, 0, keys.channel)
 
     def abandon(self, owner=ME, *, leave=False, keys=KEYS):
         return self.node.run("lock_abandon", keys.all, owner, int(leave), keys.channel)

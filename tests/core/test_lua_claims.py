@@ -87,7 +87,6 @@ CALLS = {
     "acquire": (lambda each: each.acquire(count=2), WRONG_TYPE),
     "queue": (lambda each: each.queue(count=2), WRONG_TYPE),
     "release": (lambda each: each.release(), 0),
-    "release to 1": (lambda each: each.release(count=1), 0),
     "abandon": (lambda each: each.abandon(), 0),
     "abandon and leave": (lambda each: each.abandon(leave=True), 0),
     "renew": (lambda each: each.renew((b"x", ME, 2, 60_000)), [-1]),
@@ -156,18 +155,6 @@ def test_late_command_of_an_earlier_hold_leaves_a_later_one_alone(each, lasts, l
 
 
 # Release.
-
-
-def test_release_to_a_count_sets_it_and_keeps_the_claim_and_its_lease(counted, heard, lasts):
-    counted.acquire(count=3, lease=60_000)
-    counted.queue(OTHER, ask_id=7)
-    with counted.node.listening(CHANNEL) as subscription:
-        assert [counted.release(count=1) for _ in range(3)] == [1, 1, 1]
-        assert counted.node.messages(subscription) == []
-    assert heard() == []
-    assert counted.holds() == {ME: b"1"}
-    assert lasts(counted.left(), 60_000)
-    assert counted.waiters() == [OTHER]
 
 
 @pytest.mark.parametrize("ask_id", [0, 7])
@@ -247,7 +234,7 @@ def test_release_that_a_node_refuses_is_an_error_and_no_refusal(locks):
 
 def test_release_of_a_claim_of_another_library_removes_that_claim_only(each):
     """A forced release names the claim that it saw, whatever it looks like."""
-    each.acquire(b"any value")
+    each.put(b"any value")
     assert [each.release(OTHER), each.release(b"any value"), each.release(b"any value")] == [0, 1, 0]
     assert each.node.dump() == {}
 
@@ -266,7 +253,7 @@ def test_acquire_fails_without_memory_and_leaves_no_half_place(each, is_free):
     assert each.node.dump() == before
 
 
-def test_existing_claim_is_refused_repeated_renewed_reported_and_lowered_without_memory(each, lasts):
+def test_existing_claim_is_refused_repeated_renewed_and_reported_without_memory(each, lasts):
     each.acquire(lease=10_000)
     with each.node.out_of_memory():
         assert each.acquire(OTHER)[1] == ME
@@ -275,6 +262,5 @@ def test_existing_claim_is_refused_repeated_renewed_reported_and_lowered_without
         assert each.renew((b"y", ME, 1, 60_000), (b"x", ME, 1, 60_000)) == [0, 2]
         assert each.renew((b"x", ME, 2, 60_000)) == [2], "the lease matters; the count is repaired later"
         assert each.inspect()[1][0][0] == ME
-        assert each.noun == "mutex" or each.release(count=1) == 1
     assert lasts(each.left(), 60_000)
     assert set(each.node.dump()) == {KEYS.lock}

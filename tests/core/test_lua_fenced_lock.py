@@ -26,9 +26,6 @@ class FencedNode:
         words = owner, 1, LEASE, "0,-,", PLACE, 0, wake_channel(owner), ask_id, known
         return self.node.run("fenced_lock_acquire", (*KEYS.all, *TOKENS), *words)
 
-    def reenter(self, owner=ME, count=2):
-        return self.node.run("fenced_lock_acquire", (KEYS.lock,), owner, count, LEASE, 0)
-
     def write_back(self, token, owner=ME):
         return self.node.run("fenced_lock_write_back", (KEYS.lock, KEYS.token), owner, token)
 
@@ -119,16 +116,6 @@ def test_existing_claim_gets_a_higher_token_too(fenced):
     assert fenced.acquire() == -(token + 1)
     assert fenced.queue() == -(token + 2)
     assert fenced.redis.pttl(KEYS.lock) > 2000
-
-
-def test_re_entry_has_no_token_and_leaves_the_nodes_alone(fenced):
-    token = fenced.acquire()
-    assert fenced.reenter() == 2
-    assert fenced.token == token
-    assert fenced.redis.hgetall(KEYS.lock) == {ME: b"2"}
-    fenced.release()
-    assert fenced.reenter() == 1, "distinguished from the claim that was there, and rolled back"
-    assert fenced.token == token
 
 
 def test_node_without_memory_grants_nothing_and_gives_no_token(fenced):

@@ -37,15 +37,12 @@ class Scripts(Claims):
     def ask(self, mode, owner=ME, count=1, lease=LEASE, *, guard=0):
         return self.node.run("read_write_lock_acquire", KEYS.all, claim_of(mode, owner), count, lease, guard_of(guard))
 
-    def again(self, mode, owner=ME, count=2, lease=LEASE):
-        return self.node.run("read_write_lock_acquire", (KEYS.lock,), claim_of(mode, owner), count, lease, 0)
-
     def queue(self, mode, owner, *, waited=0, ask_id=7, guard=0, lease=LEASE, place=PLACE):
         words = (claim_of(mode, owner), 1, lease, guard_of(guard), place, waited, wake_channel(owner), ask_id)
         return self.node.run("read_write_lock_acquire", KEYS.all, *words)
 
-    def release(self, mode, owner=ME, count=0):
-        return self.node.run("read_write_lock_release", KEYS.all, claim_of(mode, owner), count, KEYS.channel)
+    def release(self, mode, owner=ME):
+        return self.node.run("read_write_lock_release", KEYS.all, claim_of(mode, owner), 0, KEYS.channel)
 
     def abandon(self, mode, owner=ME, *, leave=True):
         return self.node.run("read_write_lock_abandon", KEYS.all, claim_of(mode, owner), int(leave))
@@ -136,10 +133,10 @@ def test_writer_gets_in_alone(rw, lasts, mode, wanted):
 
 
 @modes
-def test_re_entry_sets_the_count_and_never_shortens(rw, lasts, mode):
+def test_repeated_ask_sets_the_count_and_never_shortens(rw, lasts, mode):
     rw.ask(mode, ME, lease=30_000)
     for count, lease, left in [(2, 1_000, 30_000), (2, 1_000, 30_000), (3, 60_000, 60_000)]:
-        assert rw.again(mode, ME, count=count, lease=lease) == EXISTING
+        assert rw.ask(mode, ME, count=count, lease=lease) == EXISTING
         ((its_count, its_left),) = rw.claims().values()
         assert its_count == count
         assert lasts(its_left, left)
@@ -148,9 +145,8 @@ def test_re_entry_sets_the_count_and_never_shortens(rw, lasts, mode):
 
 def test_count_beyond_the_fraction_of_a_score_is_harmless(rw, lasts):
     rw.ask("read", ME)
-    rw.again("read", ME, count=5_000)
+    rw.ask("read", ME, count=5_000)
     assert lasts(rw.claims()[b"r:" + ME][1], LEASE)
-    assert rw.release("read", ME, count=4_999) == 1
     assert rw.release("read", ME) == 1
     assert rw.holders() == set()
 
@@ -215,7 +211,7 @@ def test_foreign_value_is_left_unchanged(rw, mode, what):
     else:
         rw.redis.zadd(KEYS.lock, {OTHER: rw.now() + 60_000})
     before = rw.node.dump()
-    assert rw.ask(mode) == rw.queue(mode, ME) == rw.again(mode) == 0
+    assert rw.ask(mode) == rw.queue(mode, ME) == 0
     assert rw.renew(mode) == (-1 if what == "a string" else 0)
     assert rw.release(mode) == rw.abandon(mode) == 0
     assert rw.inspect()[0] == (b"mutex" if what == "a string" else b"zset")
@@ -225,13 +221,12 @@ def test_foreign_value_is_left_unchanged(rw, mode, what):
 # Waiting.
 
 
-def test_waiting_writer_keeps_new_readers_out_but_not_re_entries(rw, heard, lasts):
+def test_waiting_writer_keeps_new_readers_out_but_not_those_who_read(rw, heard, lasts):
     rw.ask("read", ME)
     assert rw.queue("write", OTHER)[1:] == [b"readers", 0]
     remaining, who = rw.ask("read", THIRD)
     assert who == b"writers"
     assert lasts(remaining, PLACE)
-    assert rw.again("read", ME) == EXISTING
     assert rw.ask("read", ME) == EXISTING
     assert rw.abandon("write", OTHER) == 0
     assert rw.ask("read", THIRD) == NEW
@@ -300,16 +295,6 @@ def test_writer_that_also_reads_lets_readers_in_once_it_no_longer_writes(rw, hea
     rw.release(released, ME)
     assert heard() == [said(OTHER)] * (released == "write")
     assert rw.holders() == kept
-
-
-@modes
-def test_release_of_one_hold_of_several_serves_no_waiter(rw, heard, mode):
-    rw.ask(mode, ME)
-    rw.again(mode, ME, count=2)
-    rw.queue("write", OTHER)
-    assert rw.release(mode, ME, count=1) == 1
-    assert rw.claims()[claim_of(mode)][0] == 1
-    assert heard() == []
 
 
 @pytest.mark.parametrize("by", ["leaving", "death"])

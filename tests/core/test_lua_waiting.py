@@ -102,7 +102,7 @@ def test_granted_waiter_leaves_the_queue_and_an_ask_without_a_place_does_not_tou
 
 
 @pytest.mark.parametrize("found", ["another's", "none", "a repaired one"])
-def test_last_release_leaves_the_queue_whatever_claim_it_finds(each, heard, found):
+def test_release_leaves_the_queue_whatever_claim_it_finds(each, heard, found):
     """The others granted while this node was not asked, and then it may have been repaired. No owner must wake
     itself."""
     each.acquire(OTHER)
@@ -111,18 +111,10 @@ def test_last_release_leaves_the_queue_whatever_claim_it_finds(each, heard, foun
         each.redis.delete(KEYS.lock)
     if found == "a repaired one":
         each.renew((b"x", ME, 1, LEASE))
-    assert each.release(ME, 0) == (found == "a repaired one")
+    assert each.release(ME) == (found == "a repaired one")
     assert heard() == ([each.said(THIRD)] if found == "a repaired one" else [])
     assert each.holder() == (OTHER if found == "another's" else None)
     assert each.waiters() == [THIRD]
-
-
-def test_release_of_one_hold_of_several_keeps_the_place_of_an_owner_without_a_claim(locks):
-    """It is not the last: the other holds continue, and so may the wait of the re-entry."""
-    locks.acquire(OTHER)
-    locks.queue(ME)
-    assert locks.release(ME, 1) == 0
-    assert locks.waiters() == [ME]
 
 
 @pytest.mark.parametrize(
