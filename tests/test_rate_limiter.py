@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from redsync import AcquireTimeout, ConfigurationError, QuorumError
+from redsync import AcquireTimeout, ClientClosedError, ConfigurationError, QuorumError
 from tests.support.locks import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("both_flavours", "all_nodes_met")
