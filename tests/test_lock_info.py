@@ -177,7 +177,7 @@ def test_all_names_are_inspected_whatever_their_kind(client, raw):
         assert [info.name for info in client.inspect_all(b"\xff")] == [b"\xff"]
     assert client.inspect_all("lock") == []
     for wrong in {"pattern": ""}, {"pattern": "x" * 513}, {"limit": 0}:
-        with pytest.raises(ValueError, match="512 bytes" if "pattern" in wrong else "limit must be at least 1"):
+        with pytest.raises(ValueError, match="512 bytes" if "pattern" in wrong else "limit must be a positive number"):
             client.inspect_all(**wrong)
 
 
@@ -233,6 +233,13 @@ def test_hold_is_broken_as_people_name_its_owner(client, make_client, raw):
         client.force_release("x", process)
     assert client.force_release("x", client.id[:8])
     assert client.force_release("x", process)
+    with contextlib.suppress(LeaseLostError), client.get_read_write_lock("z").write_lock as hold:
+        assert client.get_read_write_lock("z").read_lock.acquire()
+        assert client.force_release("z", f"{process} (read)")
+        assert [holder.mode for holder in client.inspect("z").holders] == ["write"], "the other claim stays"
+        assert client.force_release("z", hold.owner)
+    with pytest.raises(TypeError, match="an owner is str"):
+        client.force_release("x", b"owner")
     for node in raw:
         node.set("redsync:y", "a value of redis-py, which never expires")
     assert client.force_release("y", "a value of redis-py, which never expires")

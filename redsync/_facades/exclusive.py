@@ -60,8 +60,9 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
                 raise ValueError(f"min_hold of {shortest:g} s is not shorter than {limit}, after which the hold ends")
 
     def _request(self, timeout: float | None, lease: float | None, count: int) -> AcquireRequest:
+        request = super()._request(timeout, lease, count)
         self._check_min_hold(lease)
-        return super()._request(timeout, lease, count)
+        return request
 
     def _note_success(self, state: HoldState, count: int) -> None:
         if self._min_hold is not None and state.count == count:

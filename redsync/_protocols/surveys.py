@@ -32,6 +32,7 @@ __all__ = [
     "Waiter",
     "break_commands",
     "break_hold",
+    "claims_meant",
     "find_names",
     "force_release",
     "is_held",
@@ -40,7 +41,6 @@ __all__ = [
     "look_command",
     "name_of_key",
     "named",
-    "owner_meant",
     "release_claims",
     "survey",
     "survey_all",
@@ -349,8 +349,8 @@ def survey_all(
     Raises:
         QuorumError: Too few nodes answered.
     """
-    if limit < 1:
-        raise ValueError(f"limit must be at least 1, not {limit!r}")
+    if not isinstance(limit, int) or limit < 1:
+        raise ValueError(f"limit must be a positive number of names, not {limit!r}")
     tallies: dict[str | bytes, Tally] = {}
     for name in (yield from find_names(session, prefix, pattern, owner))[:limit]:
         keys = LockKeys.of(prefix, name)
@@ -375,13 +375,15 @@ def is_likely(look: NameLook) -> bool:
     return (is_ours and look.kind not in _FOREIGN) or look.waiting > 0 or look.latch is not None
 
 
-def owner_meant(word: str, claims: Iterable[Claim]) -> str | None:
-    """Return the owner that a user means by what people see of it: its id, in full or shortened, or its process.
+def claims_meant(word: str, looks: Iterable[NameLook]) -> list[tuple[str, Claim]]:
+    """Return the claims, and their kinds, of the owner that a user means by what people see of it.
+
+    That is its id, in full or shortened, or its process; of a read-write lock with the mode, if only that is meant.
 
     Raises:
-        ValueError: It may be one of several.
+        ValueError: It may be one of several owners.
     """
-    word = printable(word)
+    claims, word = [(look.kind, claim) for look in looks for claim in look.claims], printable(word)
     begin = word.removesuffix(ELLIPSIS)
     # The id of an owner that holds nothing is not the beginning of another's: `uuid:1` is not `uuid:13`.
     is_beginning = len(begin) >= 8 and (":" not in word or word != begin)
@@ -391,36 +393,36 @@ def owner_meant(word: str, claims: Iterable[Claim]) -> str | None:
         lambda claim, _: is_beginning and printable(claim.owner).startswith(begin),
     )
     for way in ways:
-        owners = sorted({claim.owner for claim in claims if way(claim, printable(who(claim.owner, claim.client)))})
+        meant = [(kind, claim) for kind, claim in claims if way(claim, printable(who(claim.owner, claim.client)))]
+        owners = sorted({claim.owner for _, claim in meant})
         if len(owners) > 1:
             some = ", ".join(owners[:_MOST_NAMED])
             raise ValueError(f"{word} may be one of {len(owners)} owners, give one in full: {some}")
         if owners:
-            return owners[0]
-    return None
+            return meant
+    return []
 
 
 def break_hold(session: Session, prefix: bytes, name: str | bytes, word: str, owner: Owner) -> Steps[bool]:
-    """Force the release of the hold of one owner, see `owner_meant`; return whether a node had it.
+    """Force the release of the hold of one owner, see `claims_meant`; return whether a node had it.
 
     Raises:
         QuorumError: Too few nodes answered; those that did have freed it.
         ValueError: It may be one of several owners.
     """
-    command, timeout = look_command(prefix, encode_name(name), _MOST_PERMITS), session.timing.node_timeout
-    tally = yield from ask_all(Broadcast(command, owner, NameLook.read, timeout, decide=has_answers))
+    if not isinstance(word, str):
+        raise TypeError(f"an owner is str, as Holder.owner has it, not {type(word).__name__}")
+    look, timeout = look_command(prefix, encode_name(name), _MOST_PERMITS), session.timing.node_timeout
+    tally = yield from ask_all(Broadcast(look, owner, NameLook.read, timeout, decide=has_answers))
     if tally.without_quorum:
         raise no_quorum(name, tally)
-    claims = [(look.kind, claim) for look in tally.grants for claim in look.claims]
-    meant, held = owner_meant(word, [claim for _, claim in claims]), False
-    for kind, raw in dict.fromkeys((kind, claim.raw) for kind, claim in claims if claim.owner == meant):
-        for command in break_commands(prefix, encode_name(name), kind, raw):
-            tally = yield from broadcast(Broadcast(command, owner, had, timeout, decide=has_answers))
-            if not tally.won:
-                raise no_quorum(name, tally)
-            # As the nodes said before: the one that had it may reply last.
-            held = True
-    return held
+    commands = break_commands(prefix, encode_name(name), claims_meant(word, tally.grants))
+    for command in commands:
+        tally = yield from broadcast(Broadcast(command, owner, had, timeout, decide=has_answers))
+        if not tally.won:
+            raise no_quorum(name, tally)
+    # As the nodes said before: the one that had it may reply last.
+    return bool(commands)
 
 
 def look_command(prefix: bytes, name: bytes, most: int = 100, *, listing: bool = False) -> Command:
@@ -432,20 +434,20 @@ def look_command(prefix: bytes, name: bytes, most: int = 100, *, listing: bool =
     return Command(INSPECT, LockKeys.of(prefix, name).everything, (most, most) if listing else (most, most, 2))
 
 
-def break_commands(prefix: bytes, name: bytes, kind: str, claim: bytes) -> list[Command]:
-    """Return the commands that remove a claim, as if its owner had released it.
+def break_commands(prefix: bytes, name: bytes, held: Iterable[tuple[str, Claim]]) -> list[Command]:
+    """Return the commands that remove claims of these kinds, as if their owners had released them.
 
-    A node replies 1 to the command that removed the claim. Other claims stay, and the next waiter gets its turn.
-    There are no commands for a kind that has no holders.
+    A node replies 1 to a command that removed a claim. Other claims stay, and the next waiter gets its turn.
     """
-    keys = SlotKeys.of(prefix, name)
-    if kind in ("semaphore", "rate limiter"):
-        return [Command(Script.load("semaphore_release"), keys.all, (claim, 0, b""))]
-    if kind not in _RELEASES:
-        return []
-    script, taken = Script.load(_RELEASES[kind]), (keys.lock, keys.queue, keys.places)
-    claims = (b"r:" + claim, b"w:" + claim) if kind == "read-write lock" else (claim,)
-    return [Command(script, taken, (each, 0, keys.channel)) for each in claims]
+    keys, commands = SlotKeys.of(prefix, name), dict[Command, None]()
+    for kind, claim in held:
+        if kind in ("semaphore", "rate limiter"):
+            commands[Command(Script.load("semaphore_release"), keys.all, (claim.raw, 0, b""))] = None
+        elif kind in _RELEASES:
+            mode = next(mode for mode, called in _MODES.items() if called == claim.mode)
+            taken, args = (keys.lock, keys.queue, keys.places), (mode + claim.raw, 0, keys.channel)
+            commands[Command(Script.load(_RELEASES[kind]), taken, args)] = None
+    return list(commands)
 
 
 def key_patterns(prefix: bytes, pattern: bytes) -> list[bytes]:

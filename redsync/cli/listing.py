@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from redsync._core.client_records import Claim, ClientRecord, cut, short, who
-from redsync._protocols.surveys import NameLook, break_commands, owner_meant
+from redsync._protocols.surveys import NameLook, break_commands, claims_meant
 from redsync.cli.arguments import encoded
 from redsync.cli.exits import BROKEN, FINE, SetupError, state_of
 from redsync.cli.output import clock, complain, put, shown, tell, told, warn, write_json
@@ -242,26 +242,23 @@ def take_away(options: Any) -> int:
     name = encoded(options.name)
     nodes = Nodes(options)
     answers = _ask(nodes, name, 10_000)
-    claims = [(answer.value.kind, claim) for answer in answers if answer.value for claim in answer.value.claims]
     try:
-        owner = owner_meant(shown(encoded(options.owner)), [claim for _, claim in claims])
+        held = claims_meant(shown(encoded(options.owner)), [answer.value for answer in answers if answer.value])
     except ValueError as error:
         raise SetupError(str(error)) from None
-    held = [(kind, claim) for kind, claim in claims if claim.owner == owner]
-    if owner is None:
+    if not held:
         complain(answers)
         warn(f"{options.owner} does not hold '{shown(options.name)}' on any node that answered")
         return nodes.status(answers) or BROKEN
     kind, claim = next((each for each in held if each[1].client), held[0])
     if not options.yes:
-        _confirm(f"Release the {kind} '{shown(options.name)}' held by {who(owner, claim.client)}?")
-    raw = sorted({claim.raw for _, claim in held})
-    commands = [each for claim in raw for each in break_commands(nodes.prefix, name, kind, claim)]
+        _confirm(f"Release the {kind} '{shown(options.name)}' held by {who(claim.owner, claim.client)}?")
+    commands = break_commands(nodes.prefix, name, held)
     done = nodes.ask(lambda client: 1 in execute(client, commands))
     broken = sum(each.value is True for each in done)
     if options.json:
         each_node = [{"node": each.node, "error": each.error, "broken": each.value is True} for each in done]
-        write_json({"name": options.name, "owner": owner, "kind": kind, "nodes": each_node})
+        write_json({"name": options.name, "owner": claim.owner, "kind": kind, "nodes": each_node})
     else:
         put(f"released on {broken} of {len(done)} nodes")
     complain(done)

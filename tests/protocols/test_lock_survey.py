@@ -238,5 +238,16 @@ def test_key_that_is_too_long_for_a_name_shows_none():
         assert name_of_key(b"", key) is None
 
 
+def claim(mode=None, raw=A + b":1"):
+    return Claim(A.decode(), 1, mode, 20.0, None, raw)
+
+
 def test_no_command_breaks_a_latch_or_a_foreign_value():
-    assert break_commands(b"redsync:", b"x", "latch", b"me") == break_commands(b"redsync:", b"x", "list", b"me") == []
+    assert break_commands(b"redsync:", b"x", [("latch", claim()), ("list", claim())]) == []
+
+
+def test_claims_are_broken_once_each_and_only_in_their_mode():
+    held = [(kind, claim(mode)) for kind, mode in (("lock", None), ("lock", None), ("read-write lock", "read"))]
+    commands = break_commands(b"redsync:", b"x", held)
+    expected = [("lock_release", A + b":1"), ("read_write_lock_release", b"r:" + A + b":1")]
+    assert [(command.script.name, command.args[0]) for command in commands] == expected
