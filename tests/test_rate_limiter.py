@@ -94,6 +94,82 @@ def test_program_with_another_further_rate_gets_an_error(client):
     assert client.get_rate_limiter("x", [(2, 60), (5, DAY)]).acquire(False), "that took nothing"
 
 
+# Changing a rate.
+
+
+@pytest.mark.asyncio_too
+def test_changed_rate_applies_to_all_programs_at_once(daily, make_client):
+    elsewhere = make_client().get_rate_limiter("x", 2, DAY)
+    assert elsewhere.acquire(n=2)
+    daily.set_rate(4)
+    assert (daily.rate, daily.rates) == (4, ((4, DAY),))
+    assert elsewhere.acquire(False, n=2)
+    assert elsewhere.rate == 4, "it has learned that from the nodes"
+    assert not daily.acquire(False)
+    stated = make_client().get_rate_limiter("x", 9, DAY)
+    assert stated.available() == 0, "a program that states another number follows too"
+    stated.set_rate(3)
+    assert not elsewhere.acquire(False), "four count, and there are three"
+    with pytest.raises(ConfigurationError, match="rate limiter 'x' was resized to 3 per 86400 s: 4 at once"):
+        make_client().get_rate_limiter("x", 4, DAY).acquire(False, n=4)
+    with pytest.raises(ValueError, match=r"allows 3 per 86400 s: n must be an integer from 1 to 3"):
+        elsewhere.acquire(n=4)
+
+
+def test_lower_rate_counts_what_was_admitted_before(client, make_client, eventually):
+    limiter = client.get_rate_limiter("x", 5, DAY)
+    permits = [limiter.acquire() for _ in range(5)]
+    elsewhere = make_client().get_rate_limiter("x", 5, DAY)
+    limiter.set_rate(2)
+    for permit in permits[:3]:
+        assert not elsewhere.acquire(False)
+        permit.cancel()
+    eventually(lambda: elsewhere.available() == 0)
+    assert not elsewhere.acquire(False)
+    assert elsewhere.retry_after() > DAY - 100
+    permits[3].cancel()
+    eventually(lambda: elsewhere.acquire(False))
+    assert not elsewhere.acquire(False)
+
+
+def test_changed_rate_survives_nodes_that_missed_it_or_forgot(client, make_client, nodes, raw):
+    limiter = client.get_rate_limiter("x", 1, DAY, restart_guard=0)
+    limiter.available()
+    nodes.pause(0)
+    limiter.set_rate(3)
+    nodes.resume(0)
+    raw[1].flushall()
+    others = make_client().get_rate_limiter("x", 1, DAY, restart_guard=0)
+    assert others.acquire(n=1)
+    assert others.acquire(n=2, timeout=PATIENCE)
+    assert not others.acquire(False)
+
+
+def test_rate_of_one_of_several_windows_is_changed(client):
+    limiter = client.get_rate_limiter("x", [(2, DAY), (3, 2 * DAY)])
+    limiter.set_rate(5, per=DAY)
+    assert limiter.rates == ((5, DAY), (3, 2 * DAY))
+    assert limiter.acquire(n=3)
+    assert not limiter.acquire(False)
+    limiter.set_rate(4, 2 * DAY)
+    assert limiter.acquire(False)
+    for per in (None, 60):
+        with pytest.raises(ValueError, match=f"per must be one of its windows, not {per}"):
+            limiter.set_rate(4, per)
+    with pytest.raises(ValueError, match="a rate must be an integer"):
+        limiter.set_rate(0, DAY)
+
+
+def test_window_can_not_be_changed(client, daily):
+    daily.acquire()
+    for other in (client.get_rate_limiter("x", 2, 60), client.get_semaphore("x", 2)):
+        change = getattr(other, "set_rate", None) or other.resize
+        with pytest.raises(ConfigurationError, match="on its nodes"):
+            change(3)
+    assert daily.acquire(False)
+    assert not daily.acquire(False)
+
+
 # Cancelling.
 
 
@@ -164,7 +240,7 @@ def test_programs_that_disagree_get_an_error(client, daily):
     for rate, per in ((3, DAY), (2, 60.0)):
         other = client.get_rate_limiter("x", rate, per)
         for look in (other.acquire, other.available, other.retry_after):
-            with pytest.raises(ConfigurationError, match=r"has 2 per 86400 s on its nodes, not .*: use one rate"):
+            with pytest.raises(ConfigurationError, match=r"has 2 per 86400 s on its nodes, not .*: use one "):
                 look()
     assert daily.acquire(False)
 

@@ -101,10 +101,11 @@ class Limit:
     def differs(self, name: str | bytes, theirs: Limit) -> ConfigurationError:
         """Return the error to raise if nodes keep another limit under that name."""
         remedy = "choose another name for one of them"
-        if theirs.per_us == self.per_us == 0:
-            remedy = f"use one number in all programs, or resize({self.permits})"
+        if theirs.per_us == self.per_us:
+            change = f"set_rate({self.permits})" if self.per_us else f"resize({self.permits})"
+            remedy = f"use one number in all programs, or {change}"
         elif theirs.per_us and self.per_us:
-            remedy = "use one rate and one window in all programs, and another name for another rate"
+            remedy = "use one window in all programs, and another name for another window"
         what = str(theirs) if bool(theirs.per_us) == bool(self.per_us) else f"a {theirs.noun}"
         return ConfigurationError(
             f"{self.noun} {name!r} has {what} on its nodes, not {self if self.per_us else self.permits}: {remedy}"

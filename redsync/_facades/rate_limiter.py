@@ -26,7 +26,7 @@ from redsync._facades.wrapping import check_on_busy, wrap, wrap_async
 from redsync._protocols import rate as protocol
 from redsync._protocols.claims import AcquireRequest
 from redsync._protocols.observed import observed
-from redsync._protocols.semaphore import Pool
+from redsync._protocols.semaphore import Pool, resize
 from redsync._protocols.windows import Window, check_guard, check_window
 from redsync.exceptions import AcquireTimeout
 
@@ -40,6 +40,12 @@ Rates: TypeAlias = int | Sequence[tuple[int, float]]
 """The successes in a window; or several numbers, each with its window in seconds."""
 
 
+def _check_rate(rate: int) -> int:
+    if not isinstance(rate, int) or isinstance(rate, bool) or not 1 <= rate <= MAX_PERMITS:
+        raise ValueError(f"a rate must be an integer from 1 to {MAX_PERMITS:,}, not {rate!r}")
+    return rate
+
+
 def _pairs(rate: Rates, per: float | None) -> tuple[tuple[int, float], ...]:
     """Return the rates with their windows, shortest window first.
 
@@ -51,10 +57,7 @@ def _pairs(rate: Rates, per: float | None) -> tuple[tuple[int, float], ...]:
         raise ValueError(f"a limiter has a rate and a window, 10, 1.0, or several: [(10, 1), (500, 60)], not {rate!r}")
     if not all(len(each) == 2 for each in given):
         raise ValueError(f"each rate of a limiter has one window, as in [(10, 1), (500, 60)], not {rate!r}")
-    for number, _ in given:
-        if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= MAX_PERMITS:
-            raise ValueError(f"a rate must be an integer from 1 to {MAX_PERMITS:,}, not {number!r}")
-    pairs = sorted(((number, check_window(seconds)) for number, seconds in given), key=itemgetter(1))
+    pairs = sorted(((_check_rate(number), check_window(seconds)) for number, seconds in given), key=itemgetter(1))
     if len({seconds for _, seconds in pairs}) < len(pairs):
         raise ValueError(f"each rate of a limiter has another window, not {rate!r}")
     return tuple(pairs)
@@ -152,8 +155,8 @@ class _Limiter(Generic[RunnerT_co]):
 
     @property
     def rates(self) -> tuple[tuple[int, float], ...]:
-        """Each rate with its window in seconds, shortest window first."""
-        return self._pairs
+        """Each rate, as far as this object knows of changes, with its window in seconds, shortest window first."""
+        return tuple((rate.pool.limit.permits, rate.window.per) for rate in self._rates)
 
     @property
     def _limits(self) -> str:
@@ -186,6 +189,14 @@ class _Limiter(Generic[RunnerT_co]):
     def _retry_after_steps(self, wanted: int) -> Steps[float]:
         self._check_count(wanted)
         return protocol.retry_after(self._runner.session, self._rates, self._runner.new_owner(), wanted)
+
+    def _set_rate_steps(self, rate: int, per: float | None) -> Steps[None]:
+        chosen = [each.pool for each in self._rates if per in (None, each.window.per)]
+        if len(chosen) != 1:
+            raise ValueError(
+                f"rate limiter {self.name!r} allows {self._limits}: per must be one of its windows, not {per!r}"
+            )
+        return resize(self._runner.session, chosen[0], self._runner.new_owner(), _check_rate(rate))
 
     def _timed_out(self) -> AcquireTimeout:
         problem = f"rate limiter {self.name!r} allows {self._limits}, and was still used up"
@@ -260,6 +271,25 @@ class RateLimiter(_Limiter[Runner]):
             ValueError: `n` is not a number from 1 to the smallest rate.
         """
         return self._runner.run(self._retry_after_steps(n))
+
+    def set_rate(self, rate: int, per: float | None = None) -> None:
+        """Change the rate on a quorum of nodes, for all clients, even those made with another number.
+
+        A higher rate takes effect at once. A lower one takes nothing back: the next success comes when the window has
+        room for it under the new rate. Of several changes at the same time, one wins everywhere. Nodes keep it
+        permanently. A window can't be changed: use another name.
+
+        Args:
+            rate: 1 to 10,000 successes.
+            per: The window whose rate to change, in seconds, if there are several.
+
+        Raises:
+            QuorumError: Too few nodes answered; if any did, the new rate may still take effect.
+            ConfigurationError: The nodes have another window for this name, or a semaphore.
+            KeyTypeError: The key holds a value of another type.
+            ValueError: `rate` is out of range, or no window has that length, or `per` does not say which of several.
+        """
+        self._runner.run(self._set_rate_steps(rate, per))
 
     def __enter__(self) -> RatePermit:
         """Acquire one success; wait at most for the `timeout` option, without limit by default.
@@ -346,6 +376,10 @@ class AsyncRateLimiter(_Limiter[AsyncRunner]):
     async def retry_after(self, n: int = 1) -> float:
         """Return in how many seconds the rate allows `n` more; 0.0 if it does now. See `RateLimiter.retry_after`."""
         return await self._runner.run(self._retry_after_steps(n))
+
+    async def set_rate(self, rate: int, per: float | None = None) -> None:
+        """Change the rate on a quorum of nodes, for all clients. See `RateLimiter.set_rate`."""
+        await self._runner.run(self._set_rate_steps(rate, per))
 
     async def __aenter__(self) -> AsyncRatePermit:
         """Acquire one success; wait at most for the `timeout` option. See `RateLimiter.__enter__`."""

@@ -8,6 +8,7 @@
 -- ARGV[2] guard: how long this node must have remembered everything to reply, because free slots may be forgotten ones,
 --        ms, and under which processes: "<ms>,<process>,<process>,"; 0: no guard
 -- ARGV[3] the first slot of the page   ARGV[4] the limit's version; 0: the asker knows no resize   ARGV[5] the limit
+-- ARGV[6] only for a rate limiter: its window, us
 -- Reply: {version of the limit or -1, the limit or 0, bit map of the taken slots, {{permit, slots, remaining ms, the
 --        record of its client, msgpack, once per client, or nothing}}, its window, us, or 0, how many slots the
 --        waiters want, this node's clock, ms}
@@ -18,10 +19,11 @@ local guard = ARGV[2]
 -- include: remembers
 local _, version, permits, window = read_limit(KEYS[6])
 local asked, wanted = tonumber(ARGV[4]), tonumber(ARGV[5])
-if asked > (version or 0) and (window or '') == '' then
-  write_limit(KEYS[6], ARGV[4] .. ' ' .. ARGV[5], asked)
+local its_own = ARGV[6] or ''
+if asked > (version or 0) and (window or its_own) == its_own then
+  write_limit(KEYS[6], ARGV[4] .. ' ' .. ARGV[5] .. (ARGV[6] and ' ' .. ARGV[6] or ''), asked)
   freed = freed + math.max(wanted - (permits or wanted), 0)
-  version, permits = asked, wanted
+  version, permits, window = asked, wanted, its_own
 end
 wake_next()
 local holders, told = {}, {}

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from redsync._core.effects import Steps, tell
 from redsync._core.holds import Owner
-from redsync._core.permits import PermitState
+from redsync._core.permits import MAX_PERMITS, PermitState
 from redsync._core.scripts import ClaimKind
 from redsync._core.session import Session
 from redsync._protocols.acquiring import acquire_new
@@ -180,7 +180,11 @@ def _free_in(looks: Collection[Look], permits: int, quorum: int, wanted: int) ->
         left.update((slot, remaining) for _, slots, remaining, _ in look.holders for slot in slots)
         for permit, _, remaining, _ in look.holders:
             left.update((slot, max(left.get(slot, 0.0), remaining)) for slot in due[permit])
-        nodes.append([left.get(slot, 0.0) for slot in range(permits)])
-    nodes.sort(key=lambda left: sorted(left)[wanted - 1])
-    common: list[float] = [max(times) for times in zip(*nodes[:quorum], strict=True)]
-    return sorted(common)[wanted - 1]
+        nodes.append(left)
+    # Each slot beyond a rate that was lowered takes one below, see `shrinking`.
+    beyond = {slot for left in nodes for slot in left if permits <= slot < MAX_PERMITS}
+    first = len(beyond) + wanted - 1
+    times = [[left.get(slot, 0.0) for slot in (*range(permits), *beyond)] for left in nodes]
+    times.sort(key=lambda left: sorted(left)[first])
+    common: list[float] = [max(each) for each in zip(*times[:quorum], strict=True)]
+    return sorted(common)[first]

@@ -173,10 +173,10 @@ class Look:
         """The limit as the node knows it."""
         return Limit(self.permits, self.per_us, version=self.version)
 
-    def contradicts(self, limit: Limit) -> bool:
-        """Return whether the node knows a limit of another kind, or another rate."""
-        other = self.per_us != limit.per_us or (limit.per_us > 0 and self.permits != limit.permits)
-        return other and self.version >= 0
+    def contradicts(self, limit: Limit, *, stated: bool = True) -> bool:
+        """Return whether the node knows a limit of another kind; or, if `stated`, another rate of that version."""
+        other = stated and limit.per_us > 0 and self.version == limit.version and self.permits != limit.permits
+        return (other or self.per_us != limit.per_us) and self.version >= 0
 
     @staticmethod
     def _read_holder(
@@ -210,7 +210,7 @@ class Holding:
 
 
 def survey(
-    session: Session, pool: Pool, owner: Owner, *, holders: int = 0, guard: float = 0.0
+    session: Session, pool: Pool, owner: Owner, *, holders: int = 0, guard: float = 0.0, stated: bool = True
 ) -> Steps[tuple[list[Look], Tally]]:
     """Ask all nodes; return the looks of a quorum of them or more, and the first round.
 
@@ -218,7 +218,7 @@ def survey(
     limit of a resize that the client knows, or that another node knows, learn it.
 
     Nodes list at most `holders` permits with their holders, all if it is -1. Only nodes that have remembered everything
-    for `guard` seconds are heard.
+    for `guard` seconds are heard. Without `stated` the rate that the program states may differ from theirs.
 
     Raises:
         QuorumError: Too few nodes answered.
@@ -233,10 +233,10 @@ def survey(
         more, _ = yield from _look(session, pool, owner, holders=-1, guard=guard, start=start)
         for node in looks.keys() & more.keys():
             looks[node] = replace(looks[node], holders=looks[node].holders + more[node].holders)
-    others = [look.limit for look in looks.values() if look.contradicts(pool.limit)]
+    others = [look.limit for look in looks.values() if look.contradicts(pool.limit, stated=stated)]
     if len(others) > len(looks) - first.quorum:
         raise pool.limit.differs(pool.name, others[0])
-    known = [look for look in looks.values() if not look.contradicts(pool.limit)]
+    known = [look for look in looks.values() if not look.contradicts(pool.limit, stated=False)]
     for look in known:
         pool.limit.learn(look.version, look.permits)
     if any(max(look.version, 0) < pool.limit.version for look in known):
@@ -245,7 +245,8 @@ def survey(
 
 
 def _inspect(pool: Pool, holders: int, memory: Arg = 0, start: int = 0) -> Command:
-    return Command(INSPECT, pool.keys.all, (holders, memory, start, pool.limit.version, pool.limit.permits))
+    limit = pool.limit
+    return Command(INSPECT, pool.keys.all, (holders, memory, start, limit.version, limit.permits, *limit.window))
 
 
 def _look(
@@ -330,7 +331,7 @@ def resize(session: Session, pool: Pool, owner: Owner, permits: int) -> Steps[No
         QuorumError: Too few nodes answered. If any did, the new limit may still come into force.
         KeyTypeError: The key holds a value of another type.
     """
-    looks, _ = yield from survey(session, pool, owner)
+    looks, _ = yield from survey(session, pool, owner, stated=False)
     # The median of the nodes' clocks: one wrong clock can't shift it far.
     now_ms = sorted(look.now_ms for look in looks)[(len(looks) - 1) // 2]
     pool.limit.learn(next_version(pool.limit.version, permits, now_ms), permits)

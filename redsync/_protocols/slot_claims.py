@@ -328,7 +328,7 @@ class SlotClaim(Claim):
         """
         others, limit, request = self._hear(tally), self._limit, self.request
         if request.holds > limit.permits:
-            resized = f"semaphore {request.name!r} was resized to {limit.permits} permits"
+            resized = f"{limit.noun} {request.name!r} was resized to {limit}"
             return ConfigurationError(f"{resized}: {request.holds} at once can't be acquired")
         if len(others) > len(tally.nodes) - tally.quorum:
             return limit.differs(request.name, others[0])
@@ -469,6 +469,9 @@ class WindowClaim(SlotClaim):
         assert state is not None, "it has reserved slots"
         if not self._told and now - state.since < self.round_timeout:
             return state, now
+        if self._is_outdated:
+            # Under a new limit nodes would grant the slots that it has under the old one.
+            raise OvertakenError(now, None)
         # Where it has slots, an ask that names none lengthens their time, even if others wait.
         self._exact = ()
         if self._told:
@@ -492,6 +495,8 @@ class WindowClaim(SlotClaim):
         """Ask for the same slots once more: the nodes have granted them, but the success would come too late."""
         if self.needs_new_claim:  # Else the round itself took too long.
             self._too_short = self._telling
+        # Under a new limit nodes would grant the slots that this claim has under the old one.
+        self.needs_new_claim = self.needs_new_claim or self._is_outdated
         if self._rounds >= _ROUNDS:
             return False
         self._exact = self.best(tally)[0]

@@ -22,12 +22,12 @@ processes of the run, and the `number` of its attempt.
 | `refused` | a reader asked to write, and got an error at once | asked |
 | `found` | it asked if there are readers or writers, or how much is left | reads, writes, available, holders, left |
 | `forestalled` | another owner of its client returned its permit | |
-| `too many` | the semaphore was resized, and has fewer permits | |
-| `resizes`, `resized` | the owner is about to change the number of permits; it did | permits |
+| `too many` | the semaphore or rate limiter was resized, and has fewer permits | |
+| `resizes`, `resized` | the owner is about to change the number of permits, or a rate; it did | permits |
 | `told` | `on_lost` was called | lost, remaining, until |
 | `busy`, `no quorum` | acquire failed | name, asked |
-| `success` | a rate limiter allowed it | name, n, rates, permit |
-| `cancels` | the owner is about to return that success | name, permit |
+| `success` | a rate limiter allowed it | name, n, rates, permits |
+| `cancels` | the owner is about to return that success | name, permits |
 | `set`, `not set` | it set a latch; or did not, for the latch was not open | name, n |
 | `deleted`, `not deleted` | it deleted a latch; or did not, for others were setting it | name |
 | `counted` | it counted a latch down | name, n |

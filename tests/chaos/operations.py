@@ -102,6 +102,18 @@ class ReadWriteOperations(LockOperations):
         return [self.turn(name, Task(None, 0.0, operation="acquire"), mode) for mode in ("write", "read")]
 
 
+@contextmanager
+def few(turn: Turn) -> Iterator[None]:
+    """Note the error of an ask for more permits than a resize has left."""
+    try:
+        yield
+    except (ConfigurationError, ValueError):
+        # One permit always exists.
+        if turn.task.n == 1:
+            raise
+        turn.note("too many")
+
+
 class PermitOperations(LockOperations):
     """An owner acquires one permit or several, and returns them in all ways."""
 
@@ -125,17 +137,12 @@ class PermitOperations(LockOperations):
     @contextmanager
     def _survive(self, turn: Turn) -> Iterator[None]:
         try:
-            with super()._survive(turn):
+            with super()._survive(turn), few(turn):
                 yield
         except (NotOwnedError, OverReleaseError):
             if not self._order.shares:
                 raise
             turn.note("forestalled")
-        except (ConfigurationError, ValueError):
-            # One permit always exists.
-            if turn.task.n == 1:
-                raise
-            turn.note("too many")
 
     async def _acquire(self, turn: Turn) -> bool:
         permit = await turn.thing.acquire(**turn.task.how, n=turn.task.n, lease=turn.task.lease)
@@ -171,6 +178,11 @@ class PermitOperations(LockOperations):
         return {"permit": turn.hold.id}
 
 
+def ids_of(permit: Any) -> list[str]:
+    """Return the ids of a success, shortest window first."""
+    return [state.holder for state in reversed(permit._permits)]
+
+
 class RateOperations(LockOperations):
     """An owner asks for successes, or when there is room."""
 
@@ -187,7 +199,7 @@ class RateOperations(LockOperations):
                 permit = await self._acquire(turn)
                 if permit and task.operation == "cancel":
                     await self._sleep(task.share(self._rng, 1))
-                    turn.note("cancels", permit=permit.id)
+                    turn.note("cancels", permits=ids_of(permit))
                     permit.cancel()
                 return
             async with turn.thing as permit:
@@ -211,6 +223,19 @@ class RateOperations(LockOperations):
         with self._survive(turn):
             turn.note("found", available=await turn.thing.available())
 
+    async def resize(self, name: str, rate: int, per: float) -> None:
+        """Change the rate of a window."""
+        turn = self.turn(name, Task(None, 0.0, operation="acquire"))
+        with self._survive(turn):
+            turn.note("resizes", permits=rate)
+            await turn.thing.set_rate(rate, per)
+            turn.note("resized", permits=rate)
+
+    @contextmanager
+    def _survive(self, turn: Turn) -> Iterator[None]:
+        with super()._survive(turn), few(turn):
+            yield
+
     async def _acquire(self, turn: Turn) -> Any:
         permit = await turn.thing.acquire(**turn.task.how, n=turn.task.n)
         if permit:
@@ -221,7 +246,7 @@ class RateOperations(LockOperations):
 
     def _succeed(self, turn: Turn, permit: Any) -> None:
         turn.stage = "inside"
-        turn.note("success", n=turn.task.n, rates=self._rates, permit=permit.id)
+        turn.note("success", n=turn.task.n, rates=self._rates, permits=ids_of(permit))
 
     @property
     def _rates(self) -> list[tuple[int, float]]:

@@ -64,11 +64,12 @@ class SlotNode:
         words = [word for permit in permits for word in permit]
         return self.node.run("semaphore_renew", KEYS.held + OTHER.held, *words, *limits, *([1] if guarded else []))
 
-    def look(self, *, holders=-1, guard=0, start=0, version=0, permits=4):
-        return self.node.run("semaphore_inspect", KEYS.all, holders, guard_of(guard), start, version, permits)
+    def look(self, *, holders=-1, guard=0, start=0, version=0, permits=4, window=()):
+        words = holders, guard_of(guard), start, version, permits, *window
+        return self.node.run("semaphore_inspect", KEYS.all, *words)
 
-    def resize(self, version, permits):
-        return self.look(holders=0, version=version, permits=permits)[:2]
+    def resize(self, version, permits, window=()):
+        return self.look(holders=0, version=version, permits=permits, window=window)[:2]
 
     def woken(self):
         """Return the waiters woken since the last call."""
@@ -538,15 +539,25 @@ def test_look_removes_expired_permits_and_wakes_the_waiters_that_fit(sem):
     assert len(sem.taken()) == 100
 
 
-def test_limit_of_a_rate_limiter_has_its_window_and_is_neither_resized_nor_renewed(sem):
+def test_limit_of_a_rate_limiter_has_its_window_and_is_resized_only_under_that(sem):
     sem.ask(A, window=(60,))
-    assert sem.resize(V1, 5) == [0, 4]
+    for window in ((), (61,)):
+        assert sem.resize(V1, 5, window) == [0, 4]
     assert sem.renew((1, A, b"0", LEASE)) == [HAD]
     assert sem.redis.get(KEYS.limit) == b"0 4 60"
     for options in ({}, {"window": (61,)}, {"window": (60,), "permits": 5}, {"version": 1 << 32}):
         assert sem.ask(B, **options)[1:] == [b"limit", 0, 0, b"0 4 60"]
     assert sem.look()[4] == 60
     assert sem.ask(B, window=(60,)) == b"1"
+    assert sem.resize(V1, 5, (60,)) == [V1, 5]
+    assert sem.redis.get(KEYS.limit) == b"%d 5 60" % V1
+    assert sem.redis.ttl(KEYS.limit) == -1, "permanently, like that of a semaphore"
+    assert sem.ask(C, window=(60,))[1:] == [b"limit", 0, 0, b"%d 5 60" % V1]
+
+
+def test_node_without_a_limit_learns_that_of_a_rate_limiter(sem):
+    assert sem.look(version=V1, permits=5, window=(60,))[:2] == [V1, 5]
+    assert sem.look()[4] == 60
 
 
 @pytest.mark.parametrize(("lease", "kept"), [(60_000, 86_400_000), (40_000_000, 86_400_000), (90_000_000, 180_000_000)])

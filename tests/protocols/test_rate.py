@@ -9,7 +9,7 @@ from redsync._protocols import rate as protocol
 from redsync._protocols.semaphore import Pool
 from redsync._protocols.windows import Window
 from redsync.exceptions import ConfigurationError, QuorumError
-from tests.support.slots import got
+from tests.support.slots import V1, got
 
 ASK = "ask semaphore_acquire for a place"
 UNDO = "tell semaphore_abandon"
@@ -285,6 +285,32 @@ def test_limit_of_another_kind_is_an_error_however_new_it_is(limiter):
         limiter.retry_after(*[look(per_us=2_000_000)] * 3)
 
 
+# A rate that changes.
+
+
+@pytest.mark.parametrize(
+    ("looks", "n", "seconds"),
+    [
+        pytest.param([look(100, 200, 300, 400, 500)] * 3, 1, 0.303, id="slots beyond it take the place of others"),
+        pytest.param([look(100, 200, 300, 400, 500)] * 3, 2, 0.404, id="for two"),
+        pytest.param([look(100, 200, first=3)] * 3, 1, 0.0, id="one place is left"),
+        pytest.param([look(100, 200, first=3), look(100, 200, first=3), look()], 2, 0.101, id="on most nodes"),
+    ],
+)
+def test_retry_after_counts_slots_beyond_a_rate_that_was_lowered(limiter, looks, n, seconds):
+    assert limiter.retry_after(*looks, n=n) == pytest.approx(seconds)
+
+
+def test_round_under_a_rate_that_has_changed_is_not_repeated_for_its_slots(limiter):
+    """Nodes would grant them again, though they may be beyond the new rate."""
+    toy = limiter.toy
+    answers = toy.all_say(got(2), takes=0.7, meanwhile=lambda: limiter.pool.limit.learn(V1, 2))
+    assert limiter.play((ASK, answers), UNDO, *success(limiter, got(0)))
+    first, _, second, _ = toy.commands
+    assert first.args[0] != second.args[0]
+    assert second.args[7:10] == (V1, 2, b"")
+
+
 # Several rates.
 
 
@@ -357,6 +383,16 @@ def test_acquire_whose_reserved_slots_are_gone_begins_anew_while_it_has_time(sev
     else:
         with pytest.raises(QuorumError, match="2 of 3 nodes failed"):
             several.play(*script, timeout=timeout)
+
+
+def test_slots_reserved_under_a_rate_that_has_changed_are_not_asked_for_again(several):
+    toy = several.toy
+    granted = ASK, toy.all_say(got(0))
+    learn = toy.all_say(got(0), meanwhile=lambda: several.rates[1].pool.limit.learn(V1, 4))
+    script = granted, *refused(several, None), (ASK, learn), LEAVE, LEAVE
+    script += granted, ("wait", toy.slept()), granted, CONFIRM, CONFIRM, (CLOCK, toy.slept())
+    assert several.play(*script, timeout=5.0)
+    assert toy.commands[6].args[7:9] == (V1, 4)
 
 
 def test_slow_telling_of_several_rates_is_repeated_with_other_claims_for_each(several):

@@ -301,6 +301,13 @@ MISTAKES = [
         patch=instead(WindowClaim, "_keep", keep_blindly),
     ),
     Mistake(
+        "nodes believe the rate in a request", SlidingWindow, "where there are", 1001, "limiter",
+        script(
+            "semaphore_acquire",
+            ("its_version > version or its_version == version and its_limit ~= limit or ", ""),
+        ),
+    ),
+    Mistake(
         "the latest success is cancelled", SlidingWindow, "where there are", 1005, "limiter",
         patch=(*around(rate, "acquire", remember_latest), *around(rate, "cancel", cancel_latest)),
     ),

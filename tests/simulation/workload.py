@@ -275,6 +275,7 @@ class RateWorker(Worker):
     def operations(self) -> list[Operation]:
         """The worker's possible actions."""
         more = [self._cancel] if self._workload.cancels else []
+        more += [self._resize] if self._workload.changes_rates else []
         return [*3 * [self._acquire], *2 * [self._enter], self._ask_when, self._operations.look, *more]
 
     async def _acquire(self, name: str) -> None:
@@ -286,6 +287,10 @@ class RateWorker(Worker):
 
     async def _cancel(self, name: str) -> None:
         await self._take(name, self._timeout(), n=self._wish(), operation="cancel")
+
+    async def _resize(self, name: str) -> None:
+        rate, per = self._rng.choice([(self._workload.rate, self._workload.per), *self._workload.rates])
+        await self._operations.resize(name, self._rng.randint(1, rate + 2), per)
 
     async def _ask_when(self, name: str) -> None:
         await self._operations.ask_when(name, self._wish())
@@ -380,7 +385,7 @@ SIMULATED: Final = tuple(word for word, kind in KINDS.items() if kind.like in _W
 """The kinds that workers of a run by seed may use."""
 
 _UNLIKE_FROM = 1_000
-"""The seed from which programs with a rate limiter have different `node_timeout`; half have several rates or cancel."""
+"""The seed from which programs with a rate limiter differ in `node_timeout`, have several rates, and change them."""
 
 
 class Workload:
@@ -401,6 +406,7 @@ class Workload:
         per: Its window in seconds.
         rates: Its further rates, each with its longer window.
         cancels: True if programs return successes.
+        changes_rates: True if they change rates.
         keep: The seconds for which nodes keep a latch after its last use.
         deletes: True if programs delete latches.
         acquisitions: The number of acquisitions.
@@ -440,6 +446,7 @@ class Workload:
             for n in range(1, more + 1)
         ]
         self.cancels: Final = sim.seed >= _UNLIKE_FROM and several.random() < 0.5
+        self.changes_rates: Final = sim.seed >= _UNLIKE_FROM and several.random() < 0.4
         latches = sim.random_for("latches")
         self.keep: Final = latches.choice([86400.0, 86400.0, lease * latches.uniform(2.0, 4.0)])
         self.deletes: Final = latches.random() < 0.2

@@ -180,6 +180,8 @@ async def use_async_limiter(limiter: AsyncRateLimiter) -> None:
     assert_type(await limiter.acquire(False), AsyncRatePermit | None)
     assert_type(await limiter.acquire(timeout=1, n=2), AsyncRatePermit | None)
     assert_type((await limiter.available(), await limiter.retry_after(2)), tuple[int, float])
+    await limiter.set_rate(5)
+    await limiter.set_rate(5, per=60)
     async with limiter as permit:
         assert_type(permit, AsyncRatePermit)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from redsync._core.holds import HoldState
 from redsync._core.permits import PermitState, read_slots
@@ -149,47 +149,69 @@ class Slots(OwnChecker):
         return self.sim.nodes[executed.node].name
 
 
+class _Success(NamedTuple):
+    """A success of one rate: when, of how many, its claim, and under which version and rate it was requested."""
+
+    at: float
+    n: int
+    permit: str
+    limit: _Limit
+
+
 class SlidingWindow(OwnChecker):
     """The sliding window: no window of a limiter's length has more successes than its rate, over all machines.
 
     A success counts at the instant of true time at which the acquire returned to its program, as programs report
-    (`Machine.tell` with "success", the limiter's `name`, its `rates` and `n`). Windows are closed: two successes
-    that are exactly `per` apart are in one. There is no tolerance for clocks, because nodes allow for clocks that are
-    as wrong as `drift_factor` says.
+    (`Machine.tell` with "success", the limiter's `name`, its `rates` as programs state them, `n`, and `permits`, its
+    claims under each rate). Windows are closed: two successes that are exactly `per` apart are in one. There is no
+    tolerance for clocks, because nodes allow for clocks that are as wrong as `drift_factor` says.
 
-    A success counts even if the machine crashed in the next instant, so that no program learned of it. It no longer
-    does once its program returns it ("cancels", with the `permit` of the success).
+    Where programs change a rate, the newest one, by version, under which any success in the window was requested is the
+    rate. A success counts even if the machine crashed in the next instant, so that no program learned of it. It no
+    longer does once its program returns it ("cancels", with its `permits`).
     """
 
     name = "sliding window"
-    watches = (Did,)
+    watches = (Did, Sent)
     rests_on_clocks = True
 
     def __init__(self, sim: Trial) -> None:
         super().__init__(sim)
-        self._successes: Final[dict[tuple[str, float], deque[tuple[float, int, str]]]] = {}
+        self._asked: Final[dict[str, _Limit]] = {}
+        self._successes: Final[dict[tuple[str, float], deque[_Success]]] = {}
 
-    def see(self, event: Did) -> str | None:
-        """Count the successes in each window that ends now."""
+    def see(self, event: Did | Sent) -> str | None:
+        """Record requests with their limits, and count the successes in each window that ends now."""
+        if isinstance(event, Sent):
+            if parse(event.script) == (PERMIT, "acquire"):
+                claim, version, permits = event.args[0], event.args[7], event.args[8]
+                assert isinstance(claim, bytes), "a claim is text"
+                self._asked[claim.decode()] = int(version), int(permits)
+            return None
         about = event.about
         if event.what == "cancels":
             for successes in self._successes.values():
-                for success in [each for each in successes if each[2] == about["permit"]]:
+                for success in [each for each in successes if each.permit in about["permits"]]:
                     successes.remove(success)
         if event.what != "success":
             return None
-        success = event.at, about["n"], about["permit"]
-        return next(filter(None, [self._count(about["name"], success, *rate) for rate in about["rates"]]), None)
+        found = []
+        for (rate, per), permit in zip(about["rates"], about["permits"], strict=True):
+            version, changed = self._asked[permit]
+            success = _Success(event.at, about["n"], permit, (version, changed if version else rate))
+            found.append(self._count(about["name"], success, per))
+        return next(filter(None, found), None)
 
-    def _count(self, name: str, success: tuple[float, int, str], rate: int, per: float) -> str | None:
+    def _count(self, name: str, success: _Success, per: float) -> str | None:
         successes = self._successes.setdefault((name, per), deque())
         successes.append(success)
-        while success[0] - successes[0][0] > per:
+        while success.at - successes[0].at > per:
             successes.popleft()
-        count = sum(n for _, n, _ in successes)
+        count = sum(each.n for each in successes)
+        _, rate = max(each.limit for each in successes)
         if count <= rate:
             return None
-        when = ", ".join(f"{n} at {at:.6f}" for at, n, _ in successes)
+        when = ", ".join(f"{each.n} at {each.at:.6f}" for each in successes)
         return f"{count} successes of {name!r}, {when}, where there are {rate} in any {per:g} s"
 
 
@@ -209,7 +231,8 @@ _QUICK, _WAY = 0.0005, 0.0025
 class RetryAfterAccuracy(OwnChecker):
     """Promised room: a program that waits for as long as `retry_after` said, and then tries once, succeeds.
 
-    The exception is that others came meanwhile: nodes got requests for the same limiter since the program began to ask.
+    The exception is that others came meanwhile: nodes got requests for the same limiter since the program began to ask;
+    or that a program changed its rate then, or did not learn whether it has.
     The promise must hold without faults (see `fault_free`), because a node that could not be asked may keep more than
     the others. Programs report what they do (`Machine.tell` with "wonders", "room", "asks" with `how="told"`, and with
     the outcome).
@@ -233,6 +256,8 @@ class RetryAfterAccuracy(OwnChecker):
         self._asked: Final[dict[str, dict[bytes, float]]] = {}
         self._told: Final[dict[tuple[str, str], tuple[float, float, float]]] = {}
         self._per: Final[dict[str, float]] = {}
+        self._changing: Final[Counter[str]] = Counter()
+        self._changed: Final[dict[str, float]] = {}
         self._kept: Final[dict[str, dict[tuple[int, bytes], float]]] = {}
 
     def see(self, event: Did | Executed | Sent) -> str | None:
@@ -273,7 +298,10 @@ class RetryAfterAccuracy(OwnChecker):
 
     def _see_did(self, did: Did) -> str | None:
         who, about = (did.machine.name, did.who), did.about
-        if did.what == "wonders":
+        if did.what in {"resizes", "resized"}:
+            self._changing[about["name"]] += 1 if did.what == "resizes" else -1
+            self._changed[about["name"]] = did.at
+        elif did.what == "wonders":
             self._told[who] = did.at, 0.0, 0.0
         elif did.what == "room" and who in self._told:
             self._told[who] = self._told[who][0], about["seconds"], 0.0
@@ -287,6 +315,8 @@ class RetryAfterAccuracy(OwnChecker):
 
     def _judge(self, did: Did, since: float, seconds: float, asked: float) -> str | None:
         name = did.about["name"]
+        if self._changing[name] or self._changed.get(name, 0.0) >= since:
+            return None
         others = sum(at >= since for at in self._asked[name].values()) - 1
         if seconds >= self._longest(name) and (self._is_slow(did) or self._is_kept(name, asked)):
             return None
