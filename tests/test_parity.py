@@ -32,7 +32,7 @@ AWAITED = {
     **{awaited: {"extend", "release", "wait_lost"} for _, awaited in HOLDS},
     AsyncCountDownLatch: {"count", "count_down", "delete", "try_set_count", "wait"},
     AsyncSemaphore: {"acquire", "available", "holders", "permits", "release", "resize"},
-    AsyncRateLimiter: {"acquire", "available", "retry_after", "set_rate"},
+    AsyncRateLimiter: {"acquire", "acquire_permit", "available", "retry_after", "set_rate"},
     AsyncRatePermit: set(),
 }
 

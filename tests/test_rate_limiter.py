@@ -32,10 +32,10 @@ def daily(client):
 def test_exactly_as_many_succeed_as_the_rate_allows(daily, make_client):
     elsewhere = make_client().get_rate_limiter("x", 2, DAY)
     assert daily.available() == 2
-    assert daily.acquire()
-    assert elsewhere.acquire(False)
-    assert daily.acquire(False) is None
-    assert elsewhere.acquire(timeout=0.3) is None
+    assert daily.acquire() is True
+    assert elsewhere.acquire(False) is True
+    assert daily.acquire(False) is False
+    assert elsewhere.acquire(timeout=0.3) is False
     assert daily.available() == elsewhere.available() == 0
 
 
@@ -118,7 +118,7 @@ def test_changed_rate_applies_to_all_programs_at_once(daily, make_client):
 
 def test_lower_rate_counts_what_was_admitted_before(client, make_client, eventually):
     limiter = client.get_rate_limiter("x", 5, DAY)
-    permits = [limiter.acquire() for _ in range(5)]
+    permits = [limiter.acquire_permit() for _ in range(5)]
     elsewhere = make_client().get_rate_limiter("x", 5, DAY)
     limiter.set_rate(2)
     for permit in permits[:3]:
@@ -177,9 +177,9 @@ def test_window_can_not_be_changed(client, daily):
 def test_cancelled_success_is_free_again_and_no_other(client, make_client, eventually):
     elsewhere = make_client().get_rate_limiter("x", [(3, DAY), (4, 2 * DAY)])
     limiter = client.get_rate_limiter("x", [(3, DAY), (4, 2 * DAY)])
-    permit = limiter.acquire(n=2)
+    permit = limiter.acquire_permit(n=2)
     assert elsewhere.acquire(False)
-    assert not elsewhere.acquire(False)
+    assert elsewhere.acquire_permit(False) is None
     assert repr(permit).endswith(f"RatePermit of 'x': {permit.id}>")
     permit.cancel()
     eventually(lambda: elsewhere.acquire(False))
@@ -192,7 +192,7 @@ def test_cancelled_success_is_free_again_and_no_other(client, make_client, event
 
 def test_waiter_gets_a_cancelled_success(client, make_client, other, eventually):
     elsewhere = make_client().get_rate_limiter("x", 1, DAY)
-    permit = client.get_rate_limiter("x", 1, DAY).acquire()
+    permit = client.get_rate_limiter("x", 1, DAY).acquire_permit()
     waiting = other.start(elsewhere.acquire, timeout=PATIENCE)
     eventually(lambda: client.inspect("x").waiters)
     permit.cancel()
@@ -201,7 +201,7 @@ def test_waiter_gets_a_cancelled_success(client, make_client, other, eventually)
 
 def test_node_that_was_away_learns_of_a_cancelled_success(client, nodes, eventually):
     limiter = client.get_rate_limiter("x", 1, DAY)
-    permit = limiter.acquire()
+    permit = limiter.acquire_permit()
     nodes.pause(0)
     permit.cancel()
     nodes.resume(0)
@@ -212,7 +212,7 @@ def test_node_that_was_away_learns_of_a_cancelled_success(client, nodes, eventua
 
 def test_success_of_a_closed_client_can_not_be_cancelled(make_client):
     one = make_client()
-    permit = one.get_rate_limiter("x", 1, DAY).acquire()
+    permit = one.get_rate_limiter("x", 1, DAY).acquire_permit()
     one.close()
     with pytest.raises(ClientClosedError):
         permit.cancel()

@@ -80,7 +80,7 @@ class _RatePermit(Generic[RunnerT_co]):
 
 
 class RatePermit(_RatePermit[Runner]):
-    """One success of a rate limiter, from `acquire` or `with`; always true.
+    """One success of a rate limiter, from `acquire_permit` or `with`.
 
     Nothing has to be released: it runs out by itself, when the window is over. It belongs to no thread.
     """
@@ -99,7 +99,7 @@ class RatePermit(_RatePermit[Runner]):
 
 
 class AsyncRatePermit(_RatePermit[AsyncRunner]):
-    """One success of an async rate limiter, from `acquire` or `async with`; always true. Like `RatePermit`."""
+    """One success of an async rate limiter, from `acquire_permit` or `async with`. Like `RatePermit`."""
 
     def cancel(self) -> None:
         """Return the permit, because its call was not made. See `RatePermit.cancel`. It is no coroutine."""
@@ -168,7 +168,7 @@ class _Limiter(Generic[RunnerT_co]):
             allowed = f"rate limiter {self.name!r} allows {self._limits}"
             raise ValueError(f"{allowed}: n must be an integer from 1 to {most}, not {count!r}")
 
-    def _acquire_steps(self, timeout: float | None, wanted: int = 1) -> Steps[Sequence[PermitState] | None]:
+    def _acquire_steps(self, timeout: float | None, wanted: int) -> Steps[Sequence[PermitState] | None]:
         self._check_count(wanted)
         session, owner, keys = self._runner.session, self._runner.new_owner(), self._rates[0].pool.keys
         request = AcquireRequest(
@@ -220,7 +220,7 @@ class RateLimiter(_Limiter[Runner]):
     """A rate limiter over all nodes of a client: at most `rate` successes in any window of `per` seconds.
 
     The limit holds for any window, no matter when it begins: no counter is ever reset. With several rates a success
-    counts for each of them, and a refusal for none. A success counts when `acquire` returns it or `with` is entered.
+    counts for each of them, and a refusal for none. A success counts when `acquire` returns True or `with` is entered.
     Failures do not weaken the limit: dying processes, failures of a minority of the nodes and late commands admit none
     more. Waiters are served in order of arrival, and sleep until their turn may have come. Only `RatePermit.cancel`
     returns a success, neither the end of `with` nor of the client does.
@@ -229,8 +229,8 @@ class RateLimiter(_Limiter[Runner]):
     round trip and for clocks. Made by `Client.get_rate_limiter`.
     """
 
-    def acquire(self, blocking: bool = True, timeout: float | None = None, n: int = 1) -> RatePermit | None:
-        """Acquire one of the successes that the rate allows, or `n`, all or none; None if it does not allow them.
+    def acquire(self, blocking: bool = True, timeout: float | None = None, n: int = 1) -> bool:
+        """Acquire one of the successes that the rate allows, or `n`, all or none; return True on success.
 
         Args:
             blocking: Wait until the rate allows them; if False, try once.
@@ -242,6 +242,13 @@ class RateLimiter(_Limiter[Runner]):
             ConfigurationError: The nodes have another rate or window for this name.
             KeyTypeError: The key holds a value of another type.
             ValueError: The arguments contradict each other.
+        """
+        return self.acquire_permit(blocking, timeout, n) is not None
+
+    def acquire_permit(self, blocking: bool = True, timeout: float | None = None, n: int = 1) -> RatePermit | None:
+        """Acquire like `acquire`; return a permit, which can be cancelled, or None if the rate does not allow it.
+
+        Arguments and errors are those of `acquire`.
         """
         permits = self._runner.run(self._acquire_steps(check_timeout(blocking, timeout), n))
         return None if permits is None else RatePermit(self._runner, permits)
@@ -299,10 +306,10 @@ class RateLimiter(_Limiter[Runner]):
             QuorumError: Too few nodes answered before the timeout.
             ConfigurationError: The nodes have another rate or window for this name.
         """
-        permits = self._runner.run(self._acquire_steps(self._timeout))
-        if permits is None:
+        permit = self.acquire_permit(timeout=self._timeout)
+        if permit is None:
             raise self._timed_out()
-        return RatePermit(self._runner, permits)
+        return permit
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -364,8 +371,14 @@ class AsyncRateLimiter(_Limiter[AsyncRunner]):
     nothing, unless it had already succeeded. Made by `AsyncClient.get_rate_limiter`.
     """
 
-    async def acquire(self, blocking: bool = True, timeout: float | None = None, n: int = 1) -> AsyncRatePermit | None:
+    async def acquire(self, blocking: bool = True, timeout: float | None = None, n: int = 1) -> bool:
         """Acquire one of the successes that the rate allows, or `n`, all or none. See `RateLimiter.acquire`."""
+        return await self.acquire_permit(blocking, timeout, n) is not None
+
+    async def acquire_permit(
+        self, blocking: bool = True, timeout: float | None = None, n: int = 1
+    ) -> AsyncRatePermit | None:
+        """Acquire like `acquire`; return a permit, which can be cancelled. See `RateLimiter.acquire_permit`."""
         permits = await self._runner.run(self._acquire_steps(check_timeout(blocking, timeout), n))
         return None if permits is None else AsyncRatePermit(self._runner, permits)
 
@@ -383,10 +396,10 @@ class AsyncRateLimiter(_Limiter[AsyncRunner]):
 
     async def __aenter__(self) -> AsyncRatePermit:
         """Acquire one success; wait at most for the `timeout` option. See `RateLimiter.__enter__`."""
-        permits = await self._runner.run(self._acquire_steps(self._timeout))
-        if permits is None:
+        permit = await self.acquire_permit(timeout=self._timeout)
+        if permit is None:
             raise self._timed_out()
-        return AsyncRatePermit(self._runner, permits)
+        return permit
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

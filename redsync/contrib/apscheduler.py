@@ -108,8 +108,7 @@ class RedsyncExecutor(BasePoolExecutor):  # type: ignore[misc]  # APScheduler ha
 
     def _claim(self, job: Job, run_time: datetime) -> bool:
         firing = f"{job.id}:{run_time.astimezone(UTC).isoformat()}"
-        limiter = self._client.get_rate_limiter(f"{self._prefix}{shortened(firing)}", 1, self._kept)
-        return limiter.acquire(False) is not None
+        return self._client.get_rate_limiter(f"{self._prefix}{shortened(firing)}", 1, self._kept).acquire(False)
 
 
 def _is_missed(job: Job, run_time: datetime) -> bool:

@@ -237,7 +237,7 @@ class RateOperations(LockOperations):
             yield
 
     async def _acquire(self, turn: Turn) -> Any:
-        permit = await turn.thing.acquire(**turn.task.how, n=turn.task.n)
+        permit = await turn.thing.acquire_permit(**turn.task.how, n=turn.task.n)
         if permit:
             self._succeed(turn, permit)
         else:

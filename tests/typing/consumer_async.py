@@ -177,8 +177,10 @@ async def use_async_permit(permit: AsyncPermit) -> None:
 async def use_async_limiter(limiter: AsyncRateLimiter) -> None:
     assert_type((limiter.name, limiter.rate, limiter.per), tuple[str | bytes, int, float])
     assert_type(limiter.rates, tuple[tuple[int, float], ...])
-    assert_type(await limiter.acquire(False), AsyncRatePermit | None)
-    assert_type(await limiter.acquire(timeout=1, n=2), AsyncRatePermit | None)
+    assert_type(await limiter.acquire(False), bool)
+    assert_type(await limiter.acquire(timeout=1, n=2), bool)
+    assert_type(await limiter.acquire_permit(False), AsyncRatePermit | None)
+    assert_type(await limiter.acquire_permit(timeout=1, n=2), AsyncRatePermit | None)
     assert_type((await limiter.available(), await limiter.retry_after(2)), tuple[int, float])
     await limiter.set_rate(5)
     await limiter.set_rate(5, per=60)
