@@ -243,12 +243,6 @@ class HoldState:
             args += (state.claim, state.count, lease_ms)
         return Renewal(tuple(state.keys.lock for state in holds), tuple(args), [])
 
-    def enlist(self, permits: dict[bytes, dict[HoldState, None]]) -> None:
-        """Add the hold to the table of permits by key, if it is a permit."""
-
-    def delist(self, permits: dict[bytes, dict[HoldState, None]]) -> None:
-        """Remove the hold from that table."""
-
 
 class HoldTable:
     """All holds of one client.
@@ -264,8 +258,6 @@ class HoldTable:
         """Make an empty table; `alarm` wakes the watchdog, from any thread, without blocking."""
         # Oldest first. Each owner also knows its own.
         self._holds: dict[HoldState, None] = {}
-        # Permits also by key: any thread may release the latest one.
-        self._permits: dict[bytes, dict[HoldState, None]] = {}
         # Of these, the watchdog has yet to renew those that are due: by script, those that end first come first.
         self._due: dict[str, deque[HoldState]] = {}
         self._renew_from = self._ends_from = math.inf
@@ -283,19 +275,10 @@ class HoldTable:
         """Return the oldest holds, that many at most."""
         return list(islice(self._holds, most))
 
-    def permits(self, key: bytes) -> Iterator[HoldState]:
-        """Return the permits of that key, lost or not: latest first, those that a `with` will release at the end.
-
-        Lazy, so the latest of thousands costs one step. No permit may be added or removed meanwhile.
-        """
-        ours = self._permits.get(key, {})
-        return (state for entered in (False, True) for state in reversed(ours) if bool(state.entered) is entered)
-
     def add(self, state: HoldState) -> None:
         """Add a new hold."""
         state.owner.holds[state.keys.hold] = state
         self._holds[state] = None
-        state.enlist(self._permits)
         self.watch(state)
 
     def watch(self, state: HoldState) -> None:
@@ -385,8 +368,6 @@ class HoldTable:
         state.live = False
         state.owner.holds.pop(state.keys.hold, None)
         self._holds.pop(state, None)
-        if self._permits:
-            state.delist(self._permits)
 
     def clear(self) -> None:
         """Forget everything, in the child of a fork: it holds nothing."""

@@ -20,11 +20,9 @@ from redsync._core.holds import HoldState
 from redsync._core.quorum import Tally
 
 __all__ = [
-    "LONG",
     "AcquireEnded",
     "AcquireRecord",
     "Detail",
-    "Entries",
     "Event",
     "HoldEnded",
     "HoldLost",
@@ -37,9 +35,6 @@ __all__ = [
     "WatchdogWoke",
     "noting_of",
 ]
-
-LONG: Final = 256
-"""The number of entries at which their observer hears the next report at once, and may process them."""
 
 _MOST_REPLIES = 65_536
 """The most round trips and failed votes kept until an observer fetches them; the oldest are dropped first."""
@@ -116,7 +111,7 @@ class AcquireRecord:
         wanted: The number of holds or permits that the acquire asks for.
         limit: The semaphore's number of permits; None for other kinds.
         started: The instant at which it began, in seconds on the driver's clock.
-        steps: The first `_MOST_STEPS` of its steps; None if no observer reads them.
+        steps: The first `_MOST_STEPS` of its steps.
         at: The end of the latest round or hand-over; the beginning before the first.
         rounds: The number of rounds so far; `splits` and `hand_overs` likewise.
         waiting: True once it has begun to wait for others.
@@ -134,23 +129,21 @@ class AcquireRecord:
         limit: int | None,
         started: float,
         all_waiting: set[AcquireRecord],
-        steps: list[Step] | None,
     ) -> None:
-        """Begin; `all_waiting`: the set of waiting records, `steps`: an empty list for the steps, or None."""
+        """Begin; `all_waiting`: the set of waiting records."""
         self.name = name
         self.kind = kind
         self.wanted = wanted
         self.limit = limit
         self.started = self.at = started
-        self.steps = steps
+        self.steps: list[Step] = []
         self._all_waiting = all_waiting
 
     def note_round(self, tally: Tally) -> None:
         """Record a round."""
         self.at = tally.at
         self.rounds += 1
-        if self.steps is not None:
-            self._note("round", tally.at, (tally.granted, tally.refused, tally.failed))
+        self._note("round", tally.at, (tally.granted, tally.refused, tally.failed))
 
     def note_split(self, at: float) -> None:
         """Record a split vote: no contender can win a quorum."""
@@ -184,7 +177,7 @@ class AcquireRecord:
         self._note("handed over", at)
 
     def _note(self, what: str, at: float, votes: tuple[int, int, int] | None = None) -> None:
-        if self.steps is not None and len(self.steps) < _MOST_STEPS:
+        if len(self.steps) < _MOST_STEPS:
             self.steps.append(Step(what, at, votes))
 
 
@@ -241,10 +234,6 @@ class WatchdogWoke(NamedTuple):
 Detail: TypeAlias = AcquireEnded | HoldEnded | HoldsRenewed | WatchdogWoke
 
 
-Entries: TypeAlias = deque[tuple[Event | Detail, float]]
-"""Reports in their order, each with its instant."""
-
-
 class ObserverSubscription:
     """The channel from one client to one observer.
 
@@ -253,14 +242,12 @@ class ObserverSubscription:
         hear: Called with each event, in the thread or task in which it happens.
         took: For each node, the seconds until each reply that a round waited for; the observer removes them.
         failed: Failed votes, each as the node's address and the reason in words; the observer removes them.
-        entries: Where protocols put successes and ends of holds, each with its instant, without a call of `hear`; None
-            if `hear` must get them at once. The observer removes them.
 
     Args:
         replies: The most round trips per node, and failed votes, kept until the observer removes them.
     """
 
-    __slots__ = ("entries", "failed", "hear", "nodes", "took")
+    __slots__ = ("failed", "hear", "nodes", "took")
 
     def __init__(
         self,
@@ -268,13 +255,11 @@ class ObserverSubscription:
         hear: Callable[[Event | Detail], object],
         *,
         replies: int = _MOST_REPLIES,
-        entries: Entries | None = None,
     ) -> None:
         self.nodes: Final = tuple(nodes)
         self.hear: Final = hear
         self.took: tuple[deque[float], ...] = tuple(deque(maxlen=replies) for _ in nodes)
         self.failed: deque[tuple[str, str]] = deque(maxlen=replies)
-        self.entries: Final = entries
 
     def note_votes(self, tally: Tally) -> None:
         """Record the failed votes of a round."""

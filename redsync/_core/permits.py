@@ -215,12 +215,3 @@ class PermitState(HoldState):
             args += (number, state.claim, state.rest, lease_ms)
         newest = (max(known, key=_version).text for known in limits)
         return Renewal(tuple(keys), (*args, *newest), limits)
-
-    def enlist(self, permits: dict[bytes, dict[HoldState, None]]) -> None:
-        permits.setdefault(self.keys.lock, {})[self] = None
-
-    def delist(self, permits: dict[bytes, dict[HoldState, None]]) -> None:
-        if (ours := permits.get(self.keys.lock)) is not None:
-            ours.pop(self, None)
-            if not ours:
-                permits.pop(self.keys.lock, None)

@@ -5,9 +5,10 @@ A facade has a `Runner` and a `Session`, never a driver. Only `client.py` and `c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass, field
 from itertools import count
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 from weakref import ReferenceType
 
 from redsync._core.client_records import ClientRecord
@@ -16,7 +17,7 @@ from redsync._core.holds import HoldTable, Owner
 from redsync._core.latches import Arrivals
 from redsync._core.local_queues import LocalQueues
 from redsync._core.memory import Processes
-from redsync._core.observing import AcquireRecord, Entries
+from redsync._core.observing import AcquireRecord
 from redsync._core.quorum import quorum_of
 from redsync._core.timing import Timing
 
@@ -28,6 +29,7 @@ _MOST_CONTENDED = 1024
 """The most entries of a table; one that is full is emptied."""
 
 
+@dataclass(eq=False)
 class Session:
     """The state that one client's synchronizers share.
 
@@ -46,7 +48,6 @@ class Session:
         processes: The server processes to which this client is connected.
         queues: Where this client's waiters wait in the process.
         observed: True if an observer wants everything, see `observing`.
-        entries: Where to report successes and ends of holds if that is all that observers need; see `observing`.
         waiting: The acquires that wait for others now, if they are observed.
         contended: The keys of locks whose latest acquire met others: the next one asks for a place with its first try,
             because most likely it has to wait too. If not, it has only sent a longer command.
@@ -54,40 +55,26 @@ class Session:
         quorum: The number of nodes that must grant.
     """
 
-    def __init__(
-        self,
-        nodes: int,
-        timing: Timing,
-        holds: HoldTable,
-        random: Callable[[], float],
-        *,
-        record_key: bytes = b"",
-        record: bytes = b"",
-        processes: Processes | None = None,
-        observed: bool = False,
-        entries: Entries | None = None,
-        client: ClientRecord | None = None,
-        epoch: float = 0.0,
-    ) -> None:
-        self.nodes: Final = nodes
-        self.timing: Final = timing
-        self.holds: Final = holds
-        self.random: Final = random
-        self.record_key: Final = record_key
-        self.record: Final = record
-        self.client: Final = client
-        self.epoch: Final = epoch
-        self.ask_ids: Final = count(1)
-        self.claims: Final = count(1)
-        self.arrivals: Final[dict[bytes, Arrivals]] = {}
-        self.processes: Final = Processes() if processes is None else processes
-        self.queues: Final = LocalQueues()
-        self.observed: Final = observed
-        self.entries: Final = entries
-        self.waiting: Final[set[AcquireRecord]] = set()
-        self.contended: Final[set[bytes]] = set()
-        self.answered = False
-        self.quorum: Final = quorum_of(nodes)
+    nodes: int
+    timing: Timing
+    holds: HoldTable
+    random: Callable[[], float]
+    record_key: bytes = b""
+    record: bytes = b""
+    processes: Processes = field(default_factory=Processes)
+    observed: bool = False
+    client: ClientRecord | None = None
+    epoch: float = 0.0
+    ask_ids: Iterator[int] = field(default_factory=lambda: count(1))
+    claims: Iterator[int] = field(default_factory=lambda: count(1))
+    arrivals: dict[bytes, Arrivals] = field(default_factory=dict)
+    queues: LocalQueues = field(default_factory=LocalQueues)
+    waiting: set[AcquireRecord] = field(default_factory=set)
+    contended: set[bytes] = field(default_factory=set)
+    answered: bool = False
+
+    def __post_init__(self) -> None:
+        self.quorum = quorum_of(self.nodes)
 
     @property
     def all_nodes(self) -> int:

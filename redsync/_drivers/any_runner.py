@@ -63,7 +63,6 @@ class AnyLife(Shared):
             record=client.pack(),
             processes=Processes(),
             observed=bool(subscriptions),
-            entries=subscriptions[0].entries if len(subscriptions) == 1 else None,
             client=client,
             epoch=epoch,
         )

@@ -3,9 +3,7 @@
 The wrapped protocols don't change. Nothing here runs for a client without observers. An observed acquire writes its
 steps into a record (`AcquireRequest.record`), and observers get the record when the acquire is over, whatever ended it.
 
-A report is a `Notify`: observers learn the instant from the driver, as a protocol has no clock. If the only observer
-just counts, the two most frequent reports, a success of its own rounds and the end of a hold, become entries in its
-queue: an effect for each would cost several times as much.
+A report is a `Notify`: observers learn the instant from the driver, as a protocol has no clock.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from typing import Any, Literal, TypeVar
 
 from redsync._core.effects import Steps, notify
 from redsync._core.holds import HoldState
-from redsync._core.observing import LONG, AcquireEnded, AcquireRecord, HoldEnded, Step
+from redsync._core.observing import AcquireEnded, AcquireRecord, HoldEnded
 from redsync._core.session import Session
 from redsync._protocols.claims import AcquireRequest
 from redsync.exceptions import QuorumError
@@ -35,10 +33,7 @@ def observed(
     limit: int | None = None,
 ) -> Steps[ResultT]:
     """Acquire, and report to observers; result and errors are those of `acquire`."""
-    entries = session.entries
-    steps: list[Step] | None = [] if entries is None else None
-    record = AcquireRecord(request.name, kind, request.holds, limit, now, session.waiting, steps)
-    request.record = record
+    record = request.record = AcquireRecord(request.name, kind, request.holds, limit, now, session.waiting)
     try:
         result: Any = yield from acquire(session, request, now)
     except BaseException as error:
@@ -50,22 +45,12 @@ def observed(
     if record.waiting:
         record.end_waiting()
     hold = result if isinstance(result, HoldState) else None
-    report = AcquireEnded(record, "won" if result else "busy", hold)
-    if entries is not None and result and record.rounds and len(entries) < LONG:
-        entries.append((report, record.at))
-    else:
-        yield from notify(report)
+    yield from notify(AcquireEnded(record, "won" if result else "busy", hold))
     return result  # type: ignore[no-any-return]
 
 
-def tell_end(
-    session: Session,
-    state: HoldState,
-    how: Literal["released", "given back"],
-    steps: Steps[None],
-    now: float | None = None,
-) -> Steps[None]:
-    """Run a protocol that ends one acquisition of a hold or all, at `now` if known; tell observers if none is left."""
+def tell_end(state: HoldState, how: Literal["released", "given back"], steps: Steps[None]) -> Steps[None]:
+    """Run a protocol that ends one acquisition of a hold or all; tell observers if none is left."""
     try:
         yield from steps
     finally:
@@ -73,8 +58,4 @@ def tell_end(
             if state.lost is None:
                 # Observers may keep the hold for a while, and callbacks refer to the client.
                 state.on_lost.clear()
-            report, entries = HoldEnded(state, how), session.entries
-            if entries is not None and now is not None and len(entries) < LONG:
-                entries.append((report, now))
-            else:
-                yield from notify(report)
+            yield from notify(HoldEnded(state, how))

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from redsync._core.client_records import ClientRecord
 from redsync._core.effects import Broadcast, Steps, Tell, tell
 from redsync._core.holds import HoldState, Owner
-from redsync._core.permits import MAX_PERMITS, Limit, SlotKeys, next_version, read_slots
+from redsync._core.permits import MAX_PERMITS, Limit, PermitState, SlotKeys, next_version, read_slots
 from redsync._core.quorum import Tally, thoroughly
 from redsync._core.scripts import Arg, ClaimKind, Command, Script
 from redsync._core.session import Session
@@ -98,7 +98,9 @@ def release_latest(session: Session, pool: Pool, count: int, now: float) -> Step
     """
     chosen = []
     missing = count
-    for state in session.holds.permits(pool.keys.lock):
+    ours = [each for each in session.holds if isinstance(each, PermitState) and each.keys.lock == pool.keys.lock]
+    ours.reverse()
+    for state in sorted(ours, key=lambda state: bool(state.entered)):
         if share := min(state.count, missing):
             chosen.append((state, share))
             missing -= share

@@ -48,6 +48,9 @@ FORKED: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 _MOST_EARLY: Final = 256
 """The most ends of holds kept for acquires that have yet to report their success."""
 
+_LONG = 256
+"""The number of entries from which a caller processes them."""
+
 _MOST_REPLIES = 65_536
 """The most round trips per node, and failed votes, kept until they are processed; the oldest are dropped first."""
 
@@ -65,7 +68,7 @@ class Metrics(observing.Observer):
         self._values: Final[defaultdict[tuple[Instrument, Labels], list[float]]] = defaultdict(list)
         self._holds: Final[dict[HoldState, tuple[Labels, float]]] = {}
         self._early: Final[dict[HoldState, tuple[float, str | None]]] = {}
-        self._inbox: Final[observing.Entries] = deque()
+        self._inbox: Final[deque[tuple[observing.Event | observing.Detail, float]]] = deque()
         self._took: Final[dict[str, deque[float]]] = {}
         self._failed: Final[deque[tuple[str, str]]] = deque(maxlen=_MOST_REPLIES)
         self._reentrant, self._lock = SafeLock(threading.RLock()), SafeLock(threading.Lock())
@@ -85,10 +88,10 @@ class Metrics(observing.Observer):
 
         def hear(event: observing.Event | observing.Detail) -> None:
             self._inbox.append((event, now()))
-            if len(self._inbox) >= observing.LONG:
+            if len(self._inbox) >= _LONG:
                 self._work_off_some()
 
-        subscription = observing.ObserverSubscription(nodes, hear, entries=self._inbox)
+        subscription = observing.ObserverSubscription(nodes, hear)
         # Shared with other clients, so that nothing is lost when a client ends.
         subscription.took = tuple(self._took.setdefault(node, deque(maxlen=_MOST_REPLIES)) for node in nodes)
         subscription.failed = self._failed

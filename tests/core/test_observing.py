@@ -22,7 +22,7 @@ def make_tally(*replies, at=10.0):
 
 
 def make_record(waiting=None):
-    return AcquireRecord("x", "lock", 1, None, 9.0, set() if waiting is None else waiting, [])
+    return AcquireRecord("x", "lock", 1, None, 9.0, set() if waiting is None else waiting)
 
 
 def test_record_lists_what_happened_in_order():

@@ -1,11 +1,9 @@
 """Slots: permits as holds of them, the spelling of slots, limits, and keys."""
 
-from weakref import ref
-
 import pytest
 from redis.crc import key_slot
 
-from redsync._core.holds import HoldTable, Owner
+from redsync._core.holds import Owner
 from redsync._core.keys import LockKeys
 from redsync._core.permits import Limit, PermitState, SlotKeys, next_version, read_slots, write_slots
 from tests.support.hold_states import new_state
@@ -58,21 +56,6 @@ def test_release_of_a_whole_permit_records_its_first_slot_for_the_next_acquire()
     command = permit.release_command()
     assert command.args == (permit.claim, 0, b"")
     assert list(permit.limit.released) == [3]
-
-
-def test_permits_of_a_key_come_latest_first():
-    table = HoldTable(lambda: None)
-    first, second, other = new_permit(1, 0), new_permit(2, 1), new_state(owner=Owner("c", 3))
-    for state in (first, second, other):
-        table.add(state)
-    assert list(table.permits(b"redsync:x")) == [second, first], "a lock has none"
-    second.entered[second] = ref(table)
-    assert list(table.permits(b"redsync:x")) == [first, second], "a `with` releases it"
-    table.remove(second)
-    assert list(table.permits(b"redsync:x")) == [first]
-    table.remove(first)
-    assert list(table.permits(b"redsync:x")) == []
-    table.remove(first)
 
 
 # Limits: which is newer, and which is none.

@@ -90,7 +90,7 @@ def tell(ledger, clock):
 
 
 def make_record(name="order:7", kind="lock", *, wanted=1, limit=None, started=100.0, rounds=1, splits=0, hand_overs=0):
-    record = AcquireRecord(name, kind, wanted, limit, started, set(), None)
+    record = AcquireRecord(name, kind, wanted, limit, started, set())
     record.rounds, record.splits, record.hand_overs = rounds, splits, hand_overs
     return record
 

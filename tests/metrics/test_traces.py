@@ -195,7 +195,7 @@ class Told:
         self.subscription = traces.listen(["a:1"], lambda: self.now)
 
     def won(self, hold, name="x", rounds=1):
-        record = AcquireRecord(name, "lock", 1, None, self.now, set(), [])
+        record = AcquireRecord(name, "lock", 1, None, self.now, set())
         record.rounds = rounds
         self.subscription.hear(AcquireEnded(record, "won", hold))
 

@@ -1,11 +1,9 @@
 """Reports to observers about acquires, holds, renewals and rate limiters, made around protocols and nowhere else."""
 
-from collections import deque
-
 import pytest
 
 from redsync import HoldOrphaned, LeaseLostError, NodeChanged, QuorumError
-from redsync._core.observing import LONG, AcquireEnded, HoldEnded, Observer, ObserverSubscription
+from redsync._core.observing import AcquireEnded, HoldEnded, Observer, ObserverSubscription
 from redsync._protocols.holding import give_back, lose, release
 from redsync._protocols.lock import acquire
 from redsync._protocols.observed import observed
@@ -99,44 +97,16 @@ def test_re_entry_is_an_acquire_without_a_round(toy):
     assert (ended.outcome, ended.hold) == ("won", state)
 
 
-@pytest.mark.parametrize("queued", [0, LONG])
-def test_counted_successes_and_ends_are_entries_unless_those_are_many(toy, queued):
-    entries = toy.session.entries = deque([None] * queued)
-    began = toy.now
-    steps = observed(toy.session, toy.request(), toy.now, acquire, kind="lock")
-    state = toy.play(steps, ("ask lock_acquire", toy.all_say(NEW)), *["notify AcquireEnded"] * bool(queued))
-    released = toy.now
-    steps = release(toy.session, state, toy.now)
-    toy.play(steps, ("ask lock_release", toy.all_say(1)), *["notify HoldEnded"] * bool(queued))
-    if queued:
-        assert set(entries) == {None}
-        return
-    (ended, at), end = entries
-    assert (ended.outcome, ended.hold, ended.record.rounds, ended.record.steps) == ("won", state, 1, None)
-    assert began <= at <= released
-    assert end == (HoldEnded(state, "released"), released)
-
-
 def test_observers_that_keep_a_released_hold_keep_no_callback_and_so_no_client(toy):
-    toy.session.entries = deque()
     state = toy.take()
     state.on_lost.append(print)
-    toy.play(release(toy.session, state, toy.now), ("ask lock_release", toy.all_say(1)))
+    toy.play(release(toy.session, state, toy.now), ("ask lock_release", toy.all_say(1)), "notify HoldEnded")
     assert state.on_lost == []
     lost = toy.take(on_lost=print)
     toy.play(lose(lost, "a reason"), *LOSS)
     with pytest.raises(LeaseLostError):
-        toy.play(release(toy.session, lost, toy.now))
+        toy.play(release(toy.session, lost, toy.now), "notify HoldEnded")
     assert lost.on_lost == [print], "it may have yet to be called"
-
-
-def test_counted_re_entry_is_reported_with_the_drivers_instant(toy):
-    """No round of its own tells when it ended."""
-    entries = toy.session.entries = deque()
-    toy.take()
-    steps = observed(toy.session, toy.request(), toy.now, acquire, kind="lock")
-    toy.play(steps, "notify AcquireEnded")
-    assert not entries
 
 
 # On real nodes; `metrics` has the reports of acquires, renewals, losses, nodes and limiters.

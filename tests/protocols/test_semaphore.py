@@ -167,7 +167,7 @@ def test_latest_permits_are_released_first_and_the_last_reduced(toy, pool, take)
     toy.play(release_latest(toy.session, pool, 2, toy.now), release, release)
     assert (first.count, second.count) == (1, 0)
     assert [command.args[1:] for command in toy.commands[-2:]] == [(0, b""), (1, b"0")]
-    assert list(toy.session.holds.permits(pool.keys.lock)) == [first]
+    assert list(toy.session.holds) == [first]
 
 
 def test_permit_of_a_with_is_released_last(toy, pool, take):
@@ -228,7 +228,7 @@ def test_interrupted_release_ends_all_that_it_was_to_release_without_waiting(toy
     after = ["tell semaphore_abandon, leave", *["tell semaphore_release"] * (not rest)]
     assert toy.interrupt(steps, [("ask semaphore_release", None)], 0) == after
     assert [(state.count, state.live) for state in toy.session.holds] == rest
-    assert list(toy.session.holds.permits(pool.keys.lock)) == [earlier] * len(rest)
+    assert list(toy.session.holds) == [earlier] * len(rest)
 
 
 # Renewal.
