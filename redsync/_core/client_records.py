@@ -131,7 +131,7 @@ class Claim(NamedTuple):
 
     Attributes:
         owner: The holder.
-        hold_count: The number of acquisitions that it has to release, as of the latest renewal.
+        hold_count: The number of acquisitions that it has to release.
         mode: "read" or "write" for a read-write lock; None for other kinds.
         remaining: Seconds until the node forgets the claim; None if it never does.
         client: The record of the holder's client; None if unknown.

@@ -212,9 +212,9 @@ class HoldState:
         """The holder as text; the claim as nodes keep it, if it belongs to no thread."""
         return str(self.owner) if self.kind.is_threads else self.claim.decode()
 
-    def release_command(self) -> Command | None:
-        """Return the command that leaves `count` acquisitions; None if nodes need not know."""
-        return None if self.count else Command(self.kind.release, self.keys.all, (self.claim, 0, self.rest))
+    def count_command(self) -> Command:
+        """Return the command that makes nodes keep `count` acquisitions; if there are none, release the claim."""
+        return Command(self.kind.release, self.keys.all, (self.claim, self.count, self.rest))
 
     @property
     def rest(self) -> bytes:

@@ -189,10 +189,10 @@ class PermitState(HoldState):
         """Record the slots that were won, and under which limit."""
         self.slots, self.limit = slots, limit
 
-    def release_command(self) -> Command:
+    def count_command(self) -> Command:
         if not self.count:
             self.limit.released.append(self.slots[0])
-        return Command(self.kind.release, self.keys.all, (self.claim, self.count, self.rest))
+        return super().count_command()
 
     @property
     def rest(self) -> bytes:

@@ -16,8 +16,8 @@ All kinds follow one convention, so trying, waiting, renewing, losing and releas
   FORGETFUL.
   With fencing tokens: one more key, the node's latest token, and one more argument, the highest known token; the reply
   to a grant is token instead of 1, -token instead of 2.
-* `release`: KEYS claim, queue, places; ARGV claim, 0, Redisson's channel. Reply 1 had ours, or 0.
-  The script hands a freed lock over to the head of the queue, for the lease in the ask id of the head if it has one.
+* `release`: KEYS claim, queue, places; ARGV claim, hold count, Redisson's channel. Reply 1 had ours, or 0. At count 0
+  the script hands the freed lock over to the head of the queue, for the lease in the ask id of the head if it has one.
 * `abandon`: KEYS claim, queue, places; ARGV claim, 1 to leave the queue too. Reply 1 had ours, or 0.
 * `renew`: KEYS claims; ARGV claim, hold count and lease in ms of each, and 1 if memory is guarded. Reply for each
   2 ours, 1 repaired, 0 not ours, -1 foreign type.

@@ -1,11 +1,17 @@
--- Purpose: release a reentrant, fair or fenced lock, or a mutex, and hand it over to the next waiter. Idempotent: a lock
--- that is not ours does not change.
+-- Purpose: set the hold count of a reentrant, fair or fenced lock, for people to read; at 0, also of a mutex, releases it:
+-- deletes the lock and hands it over to the next waiter. Idempotent: a lock that is not ours does not change.
 -- KEYS[1] lock: hash claim -> hold count; or mutex: string
 -- KEYS[2] queue: zset owner -> arrival ms, or ticket of a fair lock
 -- KEYS[3] places: hash owner -> "expiry number ask-id guard channel"
--- ARGV[1] claim: "<owner>:<number>"   ARGV[2] not used: only permits are released in parts
+-- ARGV[1] claim: "<owner>:<number>"   ARGV[2] hold count
 -- ARGV[3] Redisson's channel, on which to announce the release of a lock, except on a voter of a cluster
 -- Reply: 1 this node had our claim | 0 it did not
+if ARGV[2] ~= '0' then
+  if redis.pcall('hexists', KEYS[1], ARGV[1]) ~= 1 then return 0 end
+  -- A node out of memory may refuse the new count. That is harmless: each later count is set as a whole, 0 is a HDEL.
+  redis.pcall('hset', KEYS[1], ARGV[1], ARGV[2])
+  return 1
+end
 -- The claim is the hash's only field, so this deletes the lock; unless a read-write lock of Redisson came in between.
 local value_type, ours = 'hash', redis.pcall('hdel', KEYS[1], ARGV[1])
 if type(ours) == 'table' then

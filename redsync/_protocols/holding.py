@@ -140,7 +140,7 @@ def release(
     holds: int = 1,
     on_lost: Callable[[HoldState], object] | None = None,
 ) -> Steps[None]:
-    """Release `holds` acquisitions with one command at most; also forget `on_lost`, which came with the last one.
+    """Release `holds` acquisitions with one command; also forget `on_lost`, which came with the last one.
 
     The release of all waits for the hold's `keep_until`.
 
@@ -172,8 +172,9 @@ def _release(
             state.forget_callback(on_lost)
         if state.lost is not None:
             raise _lost(state)
-        command, timeout = state.release_command(), session.timing.round_timeout(state.lease)
-        if command is None:
+        command, timeout = state.count_command(), session.timing.round_timeout(state.lease)
+        if state.count and state.kind.is_threads:
+            yield from tell(Tell(command, state.owner))  # for people to read
             return
         tally = yield from broadcast(
             Broadcast(

@@ -2,15 +2,15 @@
 
 An acquire that finds no hold of its owner asks for a *new* claim, and wins with a quorum of GRANTED. An acquire that
 finds one is a *re-entry*. It counts one more acquisition of that hold, if the hold may be believed: so it never re-wins
-a lost lock. It asks no node, unless it has its own lease: with that it extends the hold. Nodes learn the count with the
-next renewal, for people to read; they need none.
+a lost lock. It waits for no node, unless it has its own lease: with that it extends the hold. Nodes get the count, for
+people to read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from redsync._core.effects import Steps
+from redsync._core.effects import Steps, Tell, tell
 from redsync._core.holds import HoldState
 from redsync._core.scripts import ClaimKind, Script
 from redsync._core.session import Session
@@ -47,6 +47,8 @@ def acquire(
     state.count += request.holds
     register_on_lost(state, request)
     request.state = state
-    if request.lease is not None:
+    if request.lease is None:
+        yield from tell(Tell(state.count_command(), state.owner))
+    else:
         yield from extend(session, state, request.lease, now)
     return state

@@ -99,10 +99,13 @@ def most_at_once(holds: Iterable[Hold]) -> tuple[int, int]:
 
 
 def disorder(holds: Iterable[Hold]) -> list[Pair]:
-    """Return pairs of an acquisition and a later one whose fencing token is not higher than all before it."""
+    """Return pairs of an acquisition and a later one whose fencing token is not higher than all before it.
+
+    Only holds that their owner believed count: a process that was stopped inside `acquire` records an old token late.
+    """
     found, highest = [], None
     for hold in sorted(holds, key=lambda hold: hold.since):
-        if hold.token is None:
+        if hold.token is None or hold.believed_until <= hold.since:
             continue
         if highest is not None and highest.token is not None and hold.token <= highest.token:
             found.append((highest.key, hold.key))

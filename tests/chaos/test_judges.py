@@ -96,6 +96,8 @@ def test_judge_finds_too_many_permits_and_disorder():
     assert most_at_once([]) == (0, 0)
     tokens = [held(1, 10 * at, 10 * at + 5, token=token) for at, token in enumerate([3, 7, 5])]
     assert disorder(tokens) == [(tokens[1].key, tokens[2].key)]
+    stopped = held(2, 35, 34, token=4)  # its lease ended before `acquire` returned
+    assert disorder([*tokens, stopped]) == disorder(tokens)
 
 
 # Holds, from the lines of a history.

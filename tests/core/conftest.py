@@ -180,8 +180,8 @@ class Claims:
         for i, owner in enumerate(owners):
             self.queue(owner, waited=1_000 * (len(owners) - i), **options)
 
-    def release(self, owner=ME, keys=KEYS):
-        return self.node.run("lock_release", keys.all, owner, 0, keys.channel)
+    def release(self, owner=ME, count=0, keys=KEYS):
+        return self.node.run("lock_release", keys.all, owner, count, keys.channel)
 
     def abandon(self, owner=ME, *, leave=False, keys=KEYS):
         return self.node.run("lock_abandon", keys.all, owner, int(leave), keys.channel)

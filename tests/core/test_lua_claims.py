@@ -87,6 +87,7 @@ CALLS = {
     "acquire": (lambda each: each.acquire(count=2), WRONG_TYPE),
     "queue": (lambda each: each.queue(count=2), WRONG_TYPE),
     "release": (lambda each: each.release(), 0),
+    "release to 1": (lambda each: each.release(count=1), 0),
     "abandon": (lambda each: each.abandon(), 0),
     "abandon and leave": (lambda each: each.abandon(leave=True), 0),
     "renew": (lambda each: each.renew((b"x", ME, 2, 60_000)), [-1]),
@@ -155,6 +156,18 @@ def test_late_command_of_an_earlier_hold_leaves_a_later_one_alone(each, lasts, l
 
 
 # Release.
+
+
+def test_release_to_a_count_sets_it_and_keeps_the_claim_and_its_lease(counted, heard, lasts):
+    counted.acquire(count=3, lease=60_000)
+    counted.queue(OTHER, ask_id=7)
+    with counted.node.listening(CHANNEL) as subscription:
+        assert [counted.release(count=1) for _ in range(3)] == [1, 1, 1]
+        assert counted.node.messages(subscription) == []
+    assert heard() == []
+    assert counted.holds() == {ME: b"1"}
+    assert lasts(counted.left(), 60_000)
+    assert counted.waiters() == [OTHER]
 
 
 @pytest.mark.parametrize("ask_id", [0, 7])

@@ -41,8 +41,8 @@ class Scripts(Claims):
         words = (claim_of(mode, owner), 1, lease, guard_of(guard), place, waited, wake_channel(owner), ask_id)
         return self.node.run("read_write_lock_acquire", KEYS.all, *words)
 
-    def release(self, mode, owner=ME):
-        return self.node.run("read_write_lock_release", KEYS.all, claim_of(mode, owner), 0, KEYS.channel)
+    def release(self, mode, owner=ME, count=0):
+        return self.node.run("read_write_lock_release", KEYS.all, claim_of(mode, owner), count, KEYS.channel)
 
     def abandon(self, mode, owner=ME, *, leave=True):
         return self.node.run("read_write_lock_abandon", KEYS.all, claim_of(mode, owner), int(leave))
@@ -295,6 +295,15 @@ def test_writer_that_also_reads_lets_readers_in_once_it_no_longer_writes(rw, hea
     rw.release(released, ME)
     assert heard() == [said(OTHER)] * (released == "write")
     assert rw.holders() == kept
+
+
+@modes
+def test_release_to_a_count_serves_no_waiter(rw, heard, mode):
+    rw.ask(mode, ME, count=2)
+    rw.queue("write", OTHER)
+    assert rw.release(mode, ME, count=1) == 1
+    assert rw.claims()[claim_of(mode)][0] == 1
+    assert heard() == []
 
 
 @pytest.mark.parametrize("by", ["leaving", "death"])

@@ -49,11 +49,11 @@ def test_release_names_the_remaining_slots_or_else_the_channel():
 def test_release_of_a_whole_permit_records_its_first_slot_for_the_next_acquire():
     permit = new_permit(1, 3, 5)
     permit.count = 1
-    command = permit.release_command()
+    command = permit.count_command()
     assert command.args == (permit.claim, 1, b"3")
     assert not permit.limit.released
     permit.count = 0
-    command = permit.release_command()
+    command = permit.count_command()
     assert command.args == (permit.claim, 0, b"")
     assert list(permit.limit.released) == [3]
 

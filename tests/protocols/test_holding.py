@@ -41,9 +41,10 @@ def test_release_ends_the_last_hold(toy):
 
 
 @pytest.mark.parametrize(("given_back", "left"), [(1, 2), (2, 1), (3, 0)])
-def test_release_of_several_acquisitions_tells_nodes_once_and_only_if_none_is_left(toy, given_back, left):
+def test_release_of_several_acquisitions_tells_nodes_once_and_waits_for_them_if_none_is_left(toy, given_back, left):
     state = toy.take(holds=3)
-    run_release(toy, state, *[("ask lock_release", toy.all_say(HAD))] * (not left), holds=given_back)
+    run_release(toy, state, "tell lock_release" if left else ("ask lock_release", toy.all_say(HAD)), holds=given_back)
+    assert toy.commands[-1].args[:2] == (toy.owner.claim(1), left)
     assert (state.count, state.live) == (left, left > 0)
     assert list(toy.session.holds) == ([state] if left else [])
 
@@ -180,7 +181,7 @@ def test_release_wakes_sleepers_that_wait_for_the_end(toy, holds):
     """Of this acquisition, even if it is one of several."""
     state = toy.take(holds=holds)
     toy.start(sleep(toy, state))
-    run_release(toy, state, *[("ask lock_release", toy.all_say(HAD))] * (holds == 1), "signal")
+    run_release(toy, state, ("ask lock_release", toy.all_say(HAD)) if holds == 1 else "tell lock_release", "signal")
     assert toy.effects[-1].key == state.end_key
 
 
@@ -196,7 +197,7 @@ def keep(toy, seconds, **fields):
 
 def test_last_release_waits_until_the_shortest_time_is_over(toy):
     state = keep(toy, 5.0, holds=2)
-    run_release(toy, state)
+    run_release(toy, state, "tell lock_release")
     began = toy.now
     run_release(toy, state, ("wait for end", toy.slept()), ("ask lock_release", toy.all_say(HAD)))
     assert toy.now == pytest.approx(began + 5.0, abs=0.01)
@@ -352,8 +353,8 @@ def test_wait_end_returns_when_its_acquisition_is_released_and_goes_on_when_anot
 
     def released():
         done.append(ours)
-        told = [("ask lock_release", toy.all_say(1))] * (holds == 1)
-        toy.play(release(toy.session, state, toy.now), *told, "signal")
+        told = ("ask lock_release", toy.all_say(1)) if holds == 1 else "tell lock_release"
+        toy.play(release(toy.session, state, toy.now), told, "signal")
 
     goes_on = holds == 2 and not ours
     script = [("wait for end", toy.slept(0.1, meanwhile=released)), *[("wait for end", toy.slept())] * goes_on]

@@ -17,17 +17,17 @@ def run_reenter(toy, *script, **fields):
 
 
 @pytest.mark.parametrize(("before", "more"), [(1, 1), (2, 3)])
-def test_reentry_counts_and_asks_no_node(toy, before, more):
+def test_reentry_counts_and_tells_nodes_the_count(toy, before, more):
     state = toy.take(holds=before)
-    assert run_reenter(toy, holds=more) is state
-    assert state.count == before + more
+    assert run_reenter(toy, "tell lock_release", holds=more) is state
+    assert state.count == toy.commands[-1].args[1] == before + more
     assert list(toy.session.holds) == [state]
 
 
-def test_release_of_one_of_several_acquisitions_tells_no_node(toy):
+def test_release_of_one_of_several_acquisitions_waits_for_no_node(toy):
     state = toy.take()
-    run_reenter(toy)
-    toy.play(release(toy.session, state, toy.now))
+    run_reenter(toy, "tell lock_release")
+    toy.play(release(toy.session, state, toy.now), "tell lock_release")
     assert state.valid(toy.now)
     toy.play(release(toy.session, state, toy.now), ("ask lock_release", toy.all_say(HAD)))
     assert not toy.session.holds
@@ -69,7 +69,7 @@ def test_reentry_whose_extension_fails_says_that_it_was_counted(toy):
     with pytest.raises(QuorumError):
         toy.play(acquire(toy.session, request, toy.now), (EXTENDS, without_quorum(toy)))
     assert (request.state, state.count) == (state, 2)
-    toy.play(release(toy.session, state, toy.now))
+    toy.play(release(toy.session, state, toy.now), "tell lock_release")
     assert state.valid(toy.now)
 
 
@@ -78,12 +78,12 @@ def test_callback_goes_with_the_acquisition_that_brought_it(toy, first):
     """Whichever is released first; one that is released through an object without a callback takes the latest."""
     callbacks = [[].append, [].append]
     state = toy.take(on_lost=callbacks[0])
-    run_reenter(toy, on_lost=callbacks[1])
+    run_reenter(toy, "tell lock_release", on_lost=callbacks[1])
     assert state.on_lost == callbacks
-    toy.play(release(toy.session, state, toy.now, 1, callbacks[first]))
+    toy.play(release(toy.session, state, toy.now, 1, callbacks[first]), "tell lock_release")
     assert state.on_lost == [callbacks[1 - first]]
-    run_reenter(toy, on_lost=callbacks[first])
-    toy.play(release(toy.session, state, toy.now))
+    run_reenter(toy, "tell lock_release", on_lost=callbacks[first])
+    toy.play(release(toy.session, state, toy.now), "tell lock_release")
     assert state.on_lost == [callbacks[1 - first]]
 
 

@@ -85,14 +85,14 @@ def test_end_of_a_hold_is_reported_once_it_has_ended(toy, how):
 
 def test_release_of_one_of_several_holds_is_not_an_end(toy):
     state = toy.take(holds=2)
-    toy.play(release(toy.session, state, toy.now))
+    toy.play(release(toy.session, state, toy.now), "tell lock_release")
     assert toy.events == []
 
 
 def test_re_entry_is_an_acquire_without_a_round(toy):
     state = toy.take()
     steps = observed(toy.session, toy.request(), toy.now, acquire, kind="lock")
-    toy.play(steps, "notify AcquireEnded")
+    toy.play(steps, "tell lock_release", "notify AcquireEnded")
     (ended,) = toy.events
     assert (ended.outcome, ended.hold) == ("won", state)
 

@@ -66,7 +66,7 @@ def test_writer_that_reads_too_has_two_holds(toy):
 def test_writer_that_reads_may_reenter_to_write(toy):
     writing = take(toy, WRITE)
     take(toy, READ)
-    toy.play(acquiring(toy, WRITE))
+    toy.play(acquiring(toy, WRITE), "tell read_write_lock_release")
     assert writing.count == 2
 
 

@@ -203,7 +203,7 @@ def test_show_has_a_row_for_each_node(three, nodes, redsync, eventually):
     def counts():
         return [node["holders"][0]["hold_count"] for node in redsync("show", "x", "--json").json["nodes"]]
 
-    eventually(lambda: counts() == [2, 2, 2])  # the first renewal tells the nodes
+    eventually(lambda: counts() == [2, 2, 2])
     nodes.kill(2)
     done = redsync("show", "x", "--json")
     assert done.status == 0
