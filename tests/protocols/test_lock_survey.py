@@ -53,6 +53,8 @@ def run_held(toy, *replies):
         ([look(), look(), look(), "down", "down"], False),
         # A minority of foreign values is as good as no answer.
         ([look(b"value", kind=b"mutex"), look(b"value", kind=b"mutex"), look(A), look(A), look(A)], True),
+        # A claim that an earlier try of the same owner left behind is not part of its hold.
+        ([look(A + b":1"), look(A + b":1"), look(A + b":2"), look(), look()], False),
         # A RedLock of Redisson has another id on each node.
         ([look(REDISSON % n) for n in range(3)] + [look(), look()], True),
     ],
