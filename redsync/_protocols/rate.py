@@ -7,6 +7,12 @@ It is a semaphore whose permits are never released: it asks for slots, rolls bac
 and counts once it has those of the shortest (see `WindowClaim`); if a rate refuses it, it returns what it has
 reserved. In this order it may wait long before it has reserved anything, and keeps a permit of a day's thousand while
 it waits a second for the other rate. All acquires have the same order, so none waits for one that waits for it.
+
+**A changed rate** is a limit with a version, as of a semaphore that was resized. *In any window there are at most as
+many successes as the rate of the newest version under which any of them was granted*, by the proof in `shrinking`: let
+Y be the latest success of a window, and X another one. Each node of X's quorum keeps X's slot until `per` after X, so
+it still does when it grants Y, as it would a permit that is believed. Slots that a claim has under an older version
+never count under a newer one: it starts over with another claim.
 """
 
 from __future__ import annotations
@@ -63,7 +69,7 @@ def acquire(
         ConfigurationError: The nodes have another limit.
     """
     claims: list[WindowClaim] = []
-    for pool, window in rates[:0:-1]:
+    for pool, window in reversed(rates[1:]):
         claims.append(WindowClaim(session, replace(request, keys=pool.keys), pool.limit, window, reserves=True))
     claims.append(WindowClaim(session, request, rates[0].pool.limit, rates[0].window, others=tuple(claims)))
     deadline, again = request.deadline(now), False

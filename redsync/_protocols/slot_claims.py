@@ -383,7 +383,6 @@ class WindowClaim(SlotClaim):
         self._window = window
         self._reserves = reserves
         self._others = others
-        self._all = (*others, self)
         self._telling = self._too_short = self._began = 0.0
         self._late = self._told = False
         self.guard, self.round_timeout = window.guard, window.round_timeout
@@ -418,20 +417,20 @@ class WindowClaim(SlotClaim):
 
     def valid_until(self, tally: Tally) -> float:
         """Return until when a win in that round counts as a success."""
-        return tally.at if self._late else self._began + min(each._telling for each in self._all)
+        return tally.at if self._late else self._began + min(each._telling for each in (self, *self._others))
 
     def is_confirmed(self, tally: Tally) -> bool:
         """Return True if nothing is left to confirm: it only reserves slots, or the round was too late to count."""
-        self._began = tally.at
+        self._began, self._told = tally.at, False
         self._late = tally.at - tally.sent_at >= self._window.round_limit
         self.needs_new_claim = not (self._late or self._reserves)
         return not self.needs_new_claim
 
-    def confirm(self, tally: Tally, claim: bytes, timeout_at: Callable[[float], float]) -> Steps[tuple[Tally, float]]:  # noqa: ARG002
+    def confirm(self, tally: Tally, claim: bytes, timeout_at: Callable[[float], float]) -> Steps[tuple[Tally, float]]:
         """Tell nodes of the success, and look at the clock again: the round counts if that was quick enough."""
         asked = [tally.sent_at]
         for other in self._others:
-            state, self._began = yield from other._keep(self._began)
+            state, self._began = yield from other._keep(self._began, timeout_at)
             asked.append(state.since)
         self._late = self._began - min(asked) >= self._window.round_limit
         for other in self._others:
@@ -439,7 +438,7 @@ class WindowClaim(SlotClaim):
             yield from other._tell_nodes(other.reserved.claim, other.reserved.slots, self._began)
         yield from self._tell_nodes(claim, self.best(tally)[0], self._began)
         at = (yield from wait(Wait(self._began))).at  # A wait for a past instant only reads the clock.
-        for each in self._all:
+        for each in (self, *self._others):
             each._window.note(at - self._began, each._telling)
         return tally, at
 
@@ -456,7 +455,7 @@ class WindowClaim(SlotClaim):
             self._told, state.may_keep, state.kept_until = True, self.session.all_nodes, until
         yield from tell(Tell(message, request.owner, self.session.all_nodes if queued else 0, until))
 
-    def _keep(self, now: float) -> Steps[tuple[PermitState, float]]:
+    def _keep(self, now: float, timeout_at: Callable[[float], float]) -> Steps[tuple[PermitState, float]]:
         """Ask once more for reserved slots if the latest ask was long ago; return them, and the instant.
 
         If nodes heard of a success that did not count, a new claim asks: the message could shorten the old one once
@@ -480,7 +479,7 @@ class WindowClaim(SlotClaim):
             self._told, self._too_short = False, self._telling
         command = self.ask(state.claim, ())
         state.may_keep, state.kept_until = session.all_nodes, now + self.round_timeout + self.lease
-        again = Broadcast(command, request.owner, self.parse, self.round_timeout, self.guard, decide=self.decide)
+        again = Broadcast(command, request.owner, self.parse, timeout_at(now), self.guard, decide=self.decide)
         tally = yield from broadcast(again)
         if request.record is not None:
             request.record.note_round(tally)

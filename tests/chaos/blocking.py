@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 _AWAITED: Final = {"acquire", "available", "close", "count", "count_down", "delete", "extend", "force_release"} | {
     *("holders", "inspect", "locked", "permits", "release", "resize", "retry_after", "try_set_count", "wait"),
-    "wait_lost",
+    *("acquire_permit", "set_rate", "wait_lost"),
 }
 """The methods that are coroutines in asyncio's flavour. Inspecting that flavour would load it in each process."""
 

@@ -407,6 +407,15 @@ def test_slow_telling_of_several_rates_is_repeated_with_other_claims_for_each(se
     assert float(toy.commands[8].args[2]) > float(toy.commands[2].args[2])
 
 
+def test_slots_reserved_once_more_after_slow_telling_need_no_other_claim(several):
+    toy = several.toy
+    granted = ASK, toy.all_say(got(0))
+    told = CONFIRM, CONFIRM, (CLOCK, toy.slept(meanwhile=lambda: toy.pass_time(0.003)))
+    lost = UNDO, granted, UNDO, (ASK, toy.all_say(FULL)), UNDO, LEAVE
+    again = granted, granted, CONFIRM, CONFIRM, (CLOCK, toy.slept())
+    assert several.play(granted, granted, *told, *lost, *again, timeout=5.0)
+
+
 @pytest.mark.parametrize(
     ("at", "cleaned_up"), [(0, [UNDO]), (1, [UNDO, LEAVE]), (2, [UNDO, LEAVE]), (3, [UNDO, LEAVE]), (4, [UNDO, LEAVE])]
 )

@@ -115,7 +115,7 @@ def notify_twice(notify):
     return notify_both
 
 
-def keep_blindly(claim, now):
+def keep_blindly(claim, now, _timeout_at):
     yield from ()
     claim.reserved.since = now
     return claim.reserved, now
