@@ -23,10 +23,11 @@ def pairs_with(method):
     return [(plain, awaited) for plain, awaited in PAIRS if hasattr(plain, method)]
 
 
-LOCKS, HOLDS, ENTERED = pairs_with("force_release"), pairs_with("wait_lost"), pairs_with("__enter__")
+LOCKS = [pair for pair in pairs_with("force_release") if pair not in pairs_with("get_lock")]
+HOLDS, ENTERED = pairs_with("wait_lost"), pairs_with("__enter__")
 
 AWAITED = {
-    AsyncClient: {"close", "inspect"},
+    AsyncClient: {"close", "force_release", "inspect", "inspect_all"},
     AsyncReadWriteLock: set(),
     **{awaited: {"acquire", "extend", "force_release", "locked", "release"} for _, awaited in LOCKS},
     **{awaited: {"extend", "release", "wait_lost"} for _, awaited in HOLDS},
