@@ -41,13 +41,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, Protocol, Self
+from typing import Any, Final, Self
 from weakref import ReferenceType
 
 from redsync._core.keys import HoldKey, LockKeys, wake_channel
 from redsync._core.scripts import ClaimKind, Command
 
-__all__ = ["MOST", "HoldState", "HoldTable", "Learner", "Owner", "Renewal", "soon"]
+__all__ = ["MOST", "HoldState", "HoldTable", "Owner", "soon"]
 
 MOST = 200
 """The most claims per renewal command: about 0.5 ms of a node's time, which hardly delays other clients' commands."""
@@ -56,28 +56,6 @@ MOST = 200
 def soon(lease: float) -> float:
     """Return how many seconds early a hold may be renewed along with others, so that commands are few and full."""
     return lease / 12
-
-
-class Learner(Protocol):
-    """A limit of a semaphore, as far as this client knows: nodes tell newer ones in their answers to a renewal."""
-
-    def learn(self, version: int, permits: int) -> None:
-        """Adopt a limit if it is newer."""
-        ...
-
-
-class Renewal(NamedTuple):
-    """The call that renews several holds of one kind.
-
-    Attributes:
-        keys: The script's KEYS.
-        args: The script's ARGV, without the last one, which all kinds share.
-        limits: The limits that the call carries: for each semaphore, in the order of its keys, one for each permit.
-    """
-
-    keys: tuple[bytes, ...]
-    args: tuple[bytes | int, ...]
-    limits: Sequence[Sequence[Learner]]
 
 
 class Owner:
@@ -226,6 +204,14 @@ class HoldState:
         """The key of the signal within this process that the hold has ended."""
         return b"end " + self.claim + b" " + self.keys.lock
 
+    def learn(self, limit: bytes) -> None:
+        """Adopt the limit that a node told with a renewal.
+
+        Raises:
+            ValueError: It is none, or the hold is not a permit.
+        """
+        raise ValueError(f"a {self.kind.label} has no limit, and a node told {limit!r:.80}")
+
     def note_sent(self, nodes: int, kept_until: float) -> None:
         """Record the nodes that may keep the claim, whatever they answered, and until when."""
         self.may_keep |= nodes
@@ -236,12 +222,12 @@ class HoldState:
         self.valid_until = max(self.valid_until, min(valid_until, self.ends_at))
 
     @classmethod
-    def renewal_of(cls, holds: Sequence[Self], leases_ms: Sequence[int]) -> Renewal:
-        """Return the call that renews several holds of one kind, each for its lease."""
+    def renewal_of(cls, holds: Sequence[Self], leases_ms: Sequence[int]) -> Command:
+        """Return the command that renews several holds of one kind, each for its lease; the guard is yet to add."""
         args: list[bytes | int] = []
         for state, lease_ms in zip(holds, leases_ms, strict=True):
             args += (state.claim, state.count, lease_ms)
-        return Renewal(tuple(state.keys.lock for state in holds), tuple(args), [])
+        return Command(holds[0].kind.renew, tuple(state.keys.lock for state in holds), tuple(args))
 
 
 class HoldTable:

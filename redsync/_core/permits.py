@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, Self
 
-from redsync._core.holds import HoldState, Renewal
+from redsync._core.holds import HoldState
 from redsync._core.keys import LockKeys
 from redsync._core.scripts import Command
 from redsync.exceptions import ConfigurationError
@@ -194,24 +194,28 @@ class PermitState(HoldState):
             self.limit.released.append(self.slots[0])
         return super().count_command()
 
+    def learn(self, limit: bytes) -> None:
+        if limit:  # empty if the node knows no newer one
+            newer = Limit.read(limit)
+            self.limit.learn(newer.version, newer.permits)
+
     @property
     def rest(self) -> bytes:
         """The slots that remain, as an argument of a release."""
         return write_slots(self.slots[: self.count])
 
     @classmethod
-    def renewal_of(cls, holds: Sequence[Self], leases_ms: Sequence[int]) -> Renewal:
+    def renewal_of(cls, holds: Sequence[Self], leases_ms: Sequence[int]) -> Command:
         # Many permits may belong to one semaphore: send its keys once, with the newest limit that any of them knows.
         numbers: dict[bytes, int] = {}
-        limits: list[list[Limit]] = []
+        newest: list[Limit] = []
         keys: list[bytes] = []
         args: list[bytes | int] = []
         for state, lease_ms in zip(holds, leases_ms, strict=True):
             number = numbers.setdefault(state.keys.lock, len(numbers) + 1)
-            if number > len(limits):
-                limits.append([])
+            if number > len(newest):
+                newest.append(state.limit)
                 keys += state.keys.held
-            limits[number - 1].append(state.limit)
+            newest[number - 1] = max(newest[number - 1], state.limit, key=_version)
             args += (number, state.claim, state.rest, lease_ms)
-        newest = (max(known, key=_version).text for known in limits)
-        return Renewal(tuple(keys), (*args, *newest), limits)
+        return Command(holds[0].kind.renew, tuple(keys), (*args, *(limit.text for limit in newest)))

@@ -204,8 +204,7 @@ def _keep(session: Session, state: HoldState, now: float) -> Steps[None]:
         if until > state.valid_until:
             # From now on not even the end of this process frees it earlier.
             state.note_sent(session.all_nodes, until)
-            call = state.renewal_of([state], [milliseconds(until - now)])
-            yield from tell(Tell(Command(state.kind.renew, call.keys, call.args), state.owner))
+            yield from tell(Tell(state.renewal_of([state], [milliseconds(until - now)]), state.owner))
         if state.hurried:
             yield from _leave(session, state)
         else:

@@ -21,9 +21,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from redsync._core.effects import Broadcast, Steps, broadcast, notify, tell
-from redsync._core.holds import HoldState, Learner
+from redsync._core.holds import HoldState
 from redsync._core.observing import HoldsRenewed
-from redsync._core.permits import Limit
 from redsync._core.quorum import Tally, Verdict
 from redsync._core.scripts import Command
 from redsync._core.session import Session
@@ -52,7 +51,6 @@ class _Renewal:
         self._quorum = session.quorum
         self._enough_against = session.nodes - session.quorum + 1
         self._guard = (1,) if session.timing.restart_guard > 0 else ()
-        self._limits: Sequence[Sequence[Learner]] = ()
         self.holds: list[HoldState] = []
 
     def command(self) -> Command | None:
@@ -60,16 +58,15 @@ class _Renewal:
         if not holds:
             self.holds = holds
             return None
-        call = type(holds[0]).renewal_of(holds, [milliseconds(self.leases[state]) for state in holds])
-        self._limits = call.limits
-        command = Command(holds[0].kind.renew, call.keys, (*call.args, *self._guard))
+        command = type(holds[0]).renewal_of(holds, [milliseconds(self.leases[state]) for state in holds])
+        command = command._replace(args=(*command.args, *self._guard))
         # Last: an interruption before this leaves a command that has renewed nothing.
         self.holds = holds
         return command
 
     def parse(self, reply: Any) -> list[int]:
         """Return the codes in a node's reply, one for each hold."""
-        codes = self._hear(reply) if self._limits else reply
+        codes = self._hear(reply) if len(reply) > len(self.holds) else reply
         if (
             codes.__class__ is not list
             or len(codes) != len(self.holds)
@@ -80,12 +77,11 @@ class _Renewal:
         return codes
 
     def _hear(self, reply: Any) -> Any:
-        """Learn newer limits, which a node tells after the codes if it knows any; return the codes."""
+        """Learn the limits that a node tells after the codes, one for each key, if any is newer; return the codes."""
         codes, told = reply[: len(self.holds)], reply[len(self.holds) :]
-        newer = [text and Limit.read(text) for text in told]
-        for known, limit in list(zip(self._limits if told else (), newer, strict=True)):
-            for each in known if limit else ():
-                each.learn(limit.version, limit.permits)
+        limits = dict(zip(dict.fromkeys(state.keys.lock for state in self.holds), told, strict=True))
+        for state in self.holds:
+            state.learn(limits[state.keys.lock])
         return codes
 
     def counts(self, tally: Tally) -> list[tuple[int, int]]:
