@@ -163,15 +163,6 @@ def test_writer_may_read_and_go_on_reading(rw):
     assert rw.ask("write", THIRD)[1] == b"readers"
 
 
-def test_readers_own_claim_does_not_keep_it_from_writing(rw):
-    """Clients refuse that. But a client that has lost its read lock does not have to wait for the rest of it."""
-    rw.ask("read", ME)
-    assert rw.ask("write", ME) == NEW
-    rw.release("write", ME)
-    rw.ask("read", OTHER)
-    assert rw.ask("write", ME)[1] == b"readers"
-
-
 def test_dead_writer_keeps_no_reader_out(rw):
     rw.ask("write", ME)
     rw.ask("read", ME)
@@ -287,16 +278,6 @@ def test_each_waiter_gets_in_for_the_lease_in_its_ask_id(rw, heard, lasts):
     assert lasts(rw.claims()[b"w:" + ME][1], 40_000), "and so does a writer"
 
 
-@pytest.mark.parametrize(("released", "kept"), [("write", {b"r:" + ME, b"r:" + OTHER}), ("read", {b"w:" + ME})])
-def test_writer_that_also_reads_lets_readers_in_once_it_no_longer_writes(rw, heard, released, kept):
-    rw.ask("write", ME)
-    rw.ask("read", ME)
-    rw.queue("read", OTHER)
-    rw.release(released, ME)
-    assert heard() == [said(OTHER)] * (released == "write")
-    assert rw.holders() == kept
-
-
 @modes
 def test_release_to_a_count_serves_no_waiter(rw, heard, mode):
     rw.ask(mode, ME, count=2)
@@ -329,17 +310,6 @@ def test_rollback_that_keeps_waiting_serves_no_waiter(rw, heard, mode):
     assert heard() == []
     assert rw.holders() == set()
     assert rw.waiters() == {OTHER}
-
-
-def test_reader_without_a_hand_over_is_woken_with_the_others(rw, heard):
-    rw.ask("write", ME)
-    rw.queue("read", OTHER, waited=3_000, ask_id=0)
-    rw.queue("read", THIRD, waited=2_000)
-    rw.queue("write", FOURTH, waited=1_000)
-    rw.release("write", ME)
-    assert heard() == [said(OTHER, 0), said(THIRD)]
-    assert rw.holders() == {b"r:" + THIRD}
-    assert rw.queue("read", OTHER, waited=3_000) == NEW, "it has waited longer than the writer"
 
 
 @modes
@@ -417,17 +387,6 @@ def test_node_that_forgot_lets_no_owner_in_and_only_wakes(rw, heard, mode, recor
 
 
 # Renewing.
-
-
-def test_renewal_lengthens_one_reader_only(rw, lasts):
-    rw.ask("read", ME, lease=10_000)
-    rw.ask("read", OTHER, lease=10_000)
-    assert rw.renew("read", ME, count=2, lease=30_000) == EXISTING
-    count, left = rw.claims()[b"r:" + ME]
-    assert (count, lasts(left, 30_000)) == (2, True)
-    assert lasts(rw.claims()[b"r:" + OTHER][1], 10_000)
-    assert rw.renew("read", ME, count=2, lease=5_000) == EXISTING
-    assert lasts(rw.claims()[b"r:" + ME][1], 30_000)
 
 
 @pytest.mark.parametrize(
