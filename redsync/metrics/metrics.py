@@ -171,9 +171,8 @@ class Metrics(observing.Observer):
             self._count(i.LIMITED, (group, _LIMITED[outcome]), record.wanted)
         self._count(i.ATTEMPTS, (*labels, outcome))
         self._count(i.ROUNDS, labels, record.rounds)
-        if record.splits or record.hand_overs:
-            self._count(i.SPLITS, labels, record.splits)
-            self._count(i.HAND_OVERS, labels, record.hand_overs)
+        self._count(i.SPLITS, labels, record.splits)
+        self._count(i.HAND_OVERS, labels, record.hand_overs)
         self._values[i.WAIT, (*labels, outcome)].append(at - record.started)
         if hold is not None and record.rounds:  # else a re-entry, or a success without a hold
             self._holds[hold] = labels, at
@@ -202,7 +201,9 @@ class Metrics(observing.Observer):
                 gauges[i.PERMITS][labels[1:]] += hold.count
         for group, limit in self._limits.items():
             gauges[i.PERMIT_LIMIT][(group,)] = limit
-        for client in self._open_clients():
+        # A list, because a client that is made meanwhile ends the iteration of a weak collection with an error.
+        clients = [ref() for ref in self._clients.valuerefs()]
+        for client in [each for each in clients if each is not None and not each.runner.closed]:
             for record in list(client.runner.session.waiting):
                 labels = record.kind, self._groups.of(record.name)
                 gauges[i.WAITING][labels] += 1
@@ -215,10 +216,6 @@ class Metrics(observing.Observer):
                 gauges[i.QUARANTINE][address] = max(status.quarantine_left, gauges[i.QUARANTINE][address])
                 gauges[i.PENDING][address] += status.pending
         return gauges
-
-    def _open_clients(self) -> list[Any]:
-        # A list, because a client that is made meanwhile ends the iteration of a weak collection with an error.
-        return [each for ref in self._clients.valuerefs() if (each := ref()) is not None and not each.runner.closed]
 
 
 def _after_fork_in_child() -> None:
