@@ -108,7 +108,7 @@ class LatchReport(NamedTuple):
 
 
 class Arrivals:
-    """One client's count-downs of one latch, in all its threads, until a quorum is known to have them.
+    """One client's count-downs of one latch, in all its threads, while calls are under way or in doubt.
 
     A call that failed may have counted or not. It is *in doubt*, and the client's next call repeats it: so a caller
     that calls again after an error counts once.
@@ -121,33 +121,23 @@ class Arrivals:
         doubt: The sum of the counts in calls that failed.
     """
 
-    __slots__ = ("_confirmed", "_generation", "_total", "doubt", "running")
+    __slots__ = ("_generation", "_total", "doubt", "running")
 
     def __init__(self) -> None:
-        self._generation = self._total = self._confirmed = 0
-        self.running = self.doubt = 0
+        self._generation = self._total = self.running = self.doubt = 0
 
     def begin(self, state: LatchState, client: bytes, n: int) -> int | None:
         """Count `n` more, less the count in doubt; return the client's new total, None if the latch was set again."""
         if state.generation < self._generation:
             return None
         if state.generation > self._generation:
-            self._generation, self._total, self._confirmed, self.doubt = state.generation, 0, 0, 0
+            self._generation, self._total, self.doubt = state.generation, 0, 0
         repeated = min(self.doubt, n)
         self.doubt -= repeated
         self._total = max(self._total, state.arrivals.get(client, 0)) + n - repeated
         return self._total
 
-    def confirms(self, generation: int, total: int) -> bool:
-        """Return whether a quorum is known to have that total, perhaps by another thread's call."""
-        return generation != self._generation or total <= self._confirmed
-
-    def note_confirmed(self, generation: int, total: int) -> None:
-        """Record that a quorum has that total."""
-        if generation == self._generation:
-            self._confirmed = max(self._confirmed, total)
-
     def fail(self, generation: int, n: int) -> None:
-        """Record that a call failed, even if others have confirmed its count: its caller can't know that."""
+        """Record that a call failed, even if another call has sent a higher total: its caller can't know that."""
         if generation == self._generation:
             self.doubt += n

@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any, TypeAlias
 
 from redsync._core.effects import Broadcast, Steps, Tell, Wait, broadcast, tell, wait
@@ -320,25 +319,17 @@ def _arrive(caller: Caller, arrivals: Arrivals, n: int, now: float, deadline: fl
         return
     try:
         latch.learn(LatchState(state.generation, state.size, {client: total}), tally.at)
-        done = partial(arrivals.confirms, state.generation, total)
-        tally = yield from _insist(caller, tally.at, deadline, is_noted, done)
+        tally = yield from _insist(caller, tally.at, deadline, is_noted)
     except BaseException:
         arrivals.fail(state.generation, n)
         raise
-    arrivals.note_confirmed(state.generation, total)
     if not latch.known.count and any(report.state.count for report in reports_in(tally)):
         # A node wakes its waiters only once it knows itself that the latch is open.
         yield from tell(Tell(caller.command(latch.known), owner))
 
 
-def _insist(
-    caller: Caller,
-    now: float,
-    deadline: float,
-    decide: Callable[[Tally], Verdict] = is_known,
-    done: Callable[[], bool] = lambda: False,
-) -> Steps[Tally]:
-    """Exchange until `decide` is satisfied, or `done` returns True because others have done it.
+def _insist(caller: Caller, now: float, deadline: float, decide: Callable[[Tally], Verdict] = is_known) -> Steps[Tally]:
+    """Exchange until `decide` is satisfied.
 
     Raises:
         QuorumError: The deadline has passed.
@@ -348,7 +339,7 @@ def _insist(
     try:
         while True:
             tally = yield from caller.exchange(now, decide, timeout=deadline - now)
-            if tally.won or done():
+            if tally.won:
                 return tally
             if tally.at >= deadline or caller.foreign(tally) is not None:
                 caller.require(tally)

@@ -88,19 +88,10 @@ def test_call_that_failed_is_repeated_by_the_next():
     assert arrivals.doubt == 0
 
 
-def test_call_that_another_confirms_does_not_have_to_go_on():
-    arrivals, state = Arrivals(), LatchState(7, 9)
-    first, second = arrivals.begin(state, A, 1), arrivals.begin(state, A, 1)
-    arrivals.note_confirmed(7, second)
-    assert arrivals.confirms(7, first)
-
-
 def test_new_generation_starts_over_and_late_calls_of_the_old_one_have_no_effect():
     arrivals = Arrivals()
-    total = arrivals.begin(LatchState(7, 9), A, 3)
+    arrivals.begin(LatchState(7, 9), A, 3)
     assert arrivals.begin(LatchState(8, 9), A, 1) == 1
     assert arrivals.begin(LatchState(7, 9), A, 1) is None
-    arrivals.note_confirmed(7, total)
-    assert not arrivals.confirms(8, 1)
     arrivals.fail(7, 3)
     assert arrivals.doubt == 0
