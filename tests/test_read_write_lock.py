@@ -73,7 +73,7 @@ def test_inspect_names_readers_and_writer(client, lock):
         assert info.kind == "read-write lock"
         assert [(holder.mode, holder.owner, holder.hold_count) for holder in info.holders] == [
             ("write", hold.owner, 1),
-            ("read", hold.owner, 1),  # nodes learn of the re-entry with the next renewal
+            ("read", hold.owner, 2),
         ]
         assert all(holder.pid and 25 < holder.remaining <= 30 for holder in info.holders)
     assert client.inspect("x").kind == "none"
