@@ -44,8 +44,9 @@ def acquire(
     if state is None:
         return (yield from acquire_new(claims(session, request), now))
     yield from check(state, now)
-    state.count += request.holds
     register_on_lost(state, request)
+    # No call between these: an interrupted caller sees in the request what to undo.
+    state.count += request.holds
     request.state = state
     if request.lease is None:
         yield from tell(Tell(state.count_command(), state.owner))
