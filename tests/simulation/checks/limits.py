@@ -221,6 +221,9 @@ _DRIFT, _ROOM_AGAIN = 1.01, 0.005
 _WINDOW = 11
 """The index of the argument of an acquire request that is a rate limiter's window, in us."""
 
+_FURTHER = " (window "
+"""The text between the name of a limiter and the number of a further window, in keys."""
+
 _QUIESCENCE = 2.0
 """Seconds without faults before that: until every client is connected again."""
 
@@ -273,7 +276,8 @@ class RetryAfterAccuracy(OwnChecker):
             return self._see_message(event, name, claim) if verb == "confirm" else None
         kept, which = self._kept.setdefault(name, {}), (event.node, claim.id)
         if verb == "acquire":
-            self._asked.setdefault(name, {})[claim.owner] = event.at
+            # Under several rates an owner asks for the longest window first.
+            self._asked.setdefault(name.partition(_FURTHER)[0], {})[claim.owner] = event.at
             if len(event.args) > _WINDOW:
                 self._per[name] = int(event.args[_WINDOW]) / 1e6
         if verb == "abandon" or (verb == "acquire" and not granted_slots(event.reply)):
@@ -318,8 +322,9 @@ class RetryAfterAccuracy(OwnChecker):
         if self._changing[name] or self._changed.get(name, 0.0) >= since:
             return None
         others = sum(at >= since for at in self._asked[name].values()) - 1
-        if seconds >= self._longest(name) and (self._is_slow(did) or self._is_kept(name, asked)):
-            return None
+        for window in [each for each in self._per if each.partition(_FURTHER)[0] == name]:
+            if seconds >= self._longest(window) and (self._is_slow(did) or self._is_kept(window, asked)):
+                return None
         if others or self.sim.fault_free.lasted() < did.at - since + _QUIESCENCE:
             return None
         return (
