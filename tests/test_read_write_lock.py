@@ -93,6 +93,6 @@ def test_pair_is_pickled_with_its_options_and_never_with_a_hold(client):
     with pair.write_lock:
         copied = pickle.loads(pickle.dumps(pair))
         assert copied.name == "x"
-        assert copied.read_lock._options() == pair.read_lock._options()
+        assert copied.read_lock._options == pair.read_lock._options
         assert copied.write_lock.owned(), "of this thread, from any object"
     assert not copied.write_lock.owned()

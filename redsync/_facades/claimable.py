@@ -87,7 +87,7 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
         max_hold: float | None = None,
         on_lost: Callable[[HoldT], object] | None = None,
     ) -> None:
-        """Check and keep the options."""
+        """Check and keep the options; a copy gets them again as given."""
         self._host = host
         self._name = name
         self._runner = host.runner
@@ -97,6 +97,7 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
         if on_lost is not None and not callable(on_lost):
             raise TypeError(f"on_lost is a function that takes the hold, not {on_lost!r}")
         self._on_lost = on_lost
+        self._options: dict[str, Any] = {"timeout": timeout, "lease": lease, "max_hold": max_hold, "on_lost": on_lost}
         # Not a bound method: a hold must not keep a lock object alive that the program has dropped.
         self._tell_lost = None if on_lost is None else partial(_tell_lost, partial(self._HOLD, host), on_lost)
         self._entered = {}
@@ -149,15 +150,6 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
     def _enter(self, hold: HoldT, frame: FrameType | None) -> None:
         super()._enter(hold, frame)
         hold._state.entered[hold] = ref(self)
-
-    def _options(self) -> dict[str, Any]:
-        """Return the object's options."""
-        return {
-            "timeout": self._timeout,
-            "lease": self._lease,
-            "max_hold": self._max_hold,
-            "on_lost": self._on_lost,
-        }
 
 
 class ThreadClaimable(Claimable[Runner, ThreadHoldT], ThreadEnterable[ThreadHoldT]):

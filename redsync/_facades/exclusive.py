@@ -36,7 +36,6 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
     """A lock over all nodes of a client, held by one owner at a time: the methods that do not wait."""
 
     _OWNER: ClassVar[str]
-    _limit = None
 
     def __init__(
         self,
@@ -47,6 +46,7 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
         **options: Unpack[HoldOptions[HoldT]],
     ) -> None:
         self._set_up(host, name, **options)
+        self._options["min_hold"] = min_hold
         self._min_hold = None if min_hold is None else self._runner.session.timing.check_lease(min_hold, "min_hold")
         self._check_min_hold(self._lease)
         self._claimant = self._runner.owner
@@ -130,11 +130,8 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
             raise NotOwnedError(self._name, f"lock {self._name!r} is not held by {self._OWNER}")
         return state
 
-    def _options(self) -> dict[str, Any]:
-        return {**super()._options(), "min_hold": self._min_hold}
-
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(type(self), **self._options()), (self._host, self._name)
+        return partial(type(self), **self._options), (self._host, self._name)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name!r}>"
@@ -157,6 +154,7 @@ class Polling(Exclusive[RunnerT_co, HoldT]):
             raise TypeError(f"backoff must be a function from the number of tries to seconds, not {backoff!r}")
         self._backoff = backoff
         super().__init__(host, name, **options)
+        self._options["backoff"] = backoff
 
     def _request(self, timeout: float | None, lease: float | None, count: int) -> AcquireRequest:
         request = super()._request(timeout, lease, count)
@@ -164,9 +162,6 @@ class Polling(Exclusive[RunnerT_co, HoldT]):
             # Not bound to the lock: a request must not keep a lock object alive that the program has dropped.
             request.queue = partial(NoQueue, partial(_pause, self._backoff, self._name))
         return request
-
-    def _options(self) -> dict[str, Any]:
-        return {**super()._options(), "backoff": self._backoff}
 
 
 def _pause(backoff: Callable[[int], float] | None, name: str | bytes, tries: int, random: float) -> float:

@@ -83,7 +83,7 @@ class _Counted(Claimable[RunnerT_co, HoldT]):
         return protocol.resize(self._runner.session, self._pool, self._claimant(), permits)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(type(self), **self._options()), (self._host, self._name, self._permits)
+        return partial(type(self), **self._options), (self._host, self._name, self._permits)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} of {self._pool.limit.permits} permits>"
