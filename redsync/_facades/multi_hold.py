@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Generic
 
@@ -19,6 +19,18 @@ from redsync._protocols.holding import wait_end
 from redsync.exceptions import RedsyncError
 
 __all__ = ["AnyMultiHold", "AsyncMultiHold", "AsyncReleasing", "MultiHold", "Releasing"]
+
+
+def _raise_first(errors: list[RedsyncError]) -> None:
+    """Raise the first error, with the others as notes."""
+    if not errors:
+        return
+    for error in errors[1:]:
+        note(errors[0], error)
+    try:
+        raise errors[0]
+    finally:
+        errors.clear()  # Or the caller's frame and the error would keep each other alive.
 
 
 # Its methods come from those of AsyncReleasing: change those, then run `make twins`.
@@ -36,26 +48,19 @@ class Releasing:
         Raises:
             RedsyncError: The first error, with the others as notes; an interruption comes before all.
         """
-        first: RedsyncError | None = None
+        errors: list[RedsyncError] = []
         try:
             while left:
                 try:
                     left[-1]()
                 except RedsyncError as error:
-                    if first is None:
-                        first = error
-                    else:
-                        note(first, error)
+                    errors.append(error)
                 del left[-1]
         except BaseException as error:
             # It may have come before the release began. One that is repeated raises an error and changes nothing.
             self._release_rest(left, error)
             raise
-        if first is not None:
-            try:
-                raise first
-            finally:
-                first = None  # Or this frame and the error would keep each other alive.
+        _raise_first(errors)
 
 
 class AsyncReleasing:
@@ -73,26 +78,19 @@ class AsyncReleasing:
 
     async def _release_all(self, left: list[Callable[[], Any]]) -> None:
         """Perform calls that release something, as `Releasing` does."""
-        first: RedsyncError | None = None
+        errors: list[RedsyncError] = []
         try:
             while left:
                 try:
                     await left[-1]()
                 except RedsyncError as error:
-                    if first is None:
-                        first = error
-                    else:
-                        note(first, error)
+                    errors.append(error)
                 del left[-1]
         except BaseException as error:
             # It may have come before the release began. One that is repeated raises an error and changes nothing.
             await self._release_rest(left, error)
             raise
-        if first is not None:
-            try:
-                raise first
-            finally:
-                first = None  # Or this frame and the error would keep each other alive.
+        _raise_first(errors)
 
 
 class AnyMultiHold(Entered, Generic[HoldT]):
@@ -152,15 +150,23 @@ class AnyMultiHold(Entered, Generic[HoldT]):
             if hold._state.live and not over():
                 yield hold._runner, wait_end(hold._state, over, now, deadline - now)
 
-    def _attach(self, ring: Callable[[HoldState], None]) -> None:
-        for hold in self._holds:
-            hold._state.loss_callbacks.append(ring)
+    @contextmanager
+    def _waking(self, run: Callable[[Any, Steps[None]], None]) -> Iterator[None]:
+        """Let a loss of any hold wake the sleeper, by steps that `run` performs with a runner."""
 
-    def _detach(self, ring: Callable[[HoldState], None]) -> None:
-        """Undo `_attach`, even an interrupted one."""
-        for hold in self._holds:
-            if ring in hold._state.loss_callbacks:
-                hold._state.loss_callbacks.remove(ring)
+        def ring(_: HoldState) -> None:
+            for hold in self._holds:
+                with suppress(RedsyncError):  # Its client was closed, which ended the sleep.
+                    run(hold._runner, signal(hold._state.end_key))
+
+        try:
+            for hold in self._holds:
+                hold._state.loss_callbacks.append(ring)
+            yield
+        finally:
+            for hold in self._holds:
+                if ring in hold._state.loss_callbacks:
+                    hold._state.loss_callbacks.remove(ring)
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError("a hold belongs to the process that acquired it: pickle the multi-lock instead")
@@ -195,18 +201,9 @@ class MultiHold(Releasing, AnyMultiHold[Hold]):
         Args:
             timeout: The longest wait in seconds; None for no limit.
         """
-
-        def ring(_: HoldState) -> None:
-            for hold in self._holds:
-                with suppress(RedsyncError):  # Its client was closed, which ended the sleep.
-                    hold._runner.run(signal(hold._state.end_key))
-
-        try:
-            self._attach(ring)
+        with self._waking(lambda runner, steps: runner.run(steps)):
             for runner, steps in self._waits(timeout):
                 runner.run(steps)
-        finally:
-            self._detach(ring)
         return self.lost
 
     def extend(self, lease: float | None = None) -> None:
@@ -251,18 +248,9 @@ class AsyncMultiHold(AsyncReleasing, AnyMultiHold[AsyncHold], Cancelling):
 
     async def wait_lost(self, timeout: float | None = None) -> bool:
         """Sleep until one of the locks is lost or all are released. See `MultiHold.wait_lost`."""
-
-        def ring(_: HoldState) -> None:
-            for hold in self._holds:
-                with suppress(RedsyncError):  # Its client was closed, which ended the sleep.
-                    hold._runner.run_at_once(signal(hold._state.end_key))
-
-        try:
-            self._attach(ring)
+        with self._waking(lambda runner, steps: runner.run_at_once(steps)):
             for runner, steps in self._waits(timeout):
                 await runner.run(steps)
-        finally:
-            self._detach(ring)
         return self.lost
 
     async def extend(self, lease: float | None = None) -> None:
