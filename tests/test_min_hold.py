@@ -136,6 +136,14 @@ def test_body_that_is_interrupted_does_not_wait(make_client, caplog):
     assert time.monotonic() - began >= SHORTEST
 
 
+@pytest.mark.usefixtures("both_flavours")
+def test_outer_body_that_catches_an_interruption_of_the_inner_one_waits(client, make_client):
+    with client.get_lock("x", min_hold=SHORTEST) as hold, contextlib.suppress(Interrupted), client.get_lock("x"):
+        raise Interrupted
+    assert not hold.lost
+    assert not make_client().get_lock("x").locked()
+
+
 def test_closed_generator_does_not_wait(client):
     def generator():
         with client.get_lock("x", min_hold=30):
@@ -161,6 +169,15 @@ def test_close_leaves_the_lock_to_its_lease(make_client, other):
     with pytest.raises(ClientClosedError):
         releasing.result(20)
     assert 2.5 <= wait_until_free(rival, began) < FREE_LATE
+
+
+@pytest.mark.usefixtures("both_flavours")
+def test_close_frees_the_lock_whose_shortest_time_is_over(make_client):
+    client = make_client()
+    assert client.get_lock("x", min_hold=0.1).acquire()
+    time.sleep(0.1)
+    client.close()
+    assert not make_client().get_lock("x").locked()
 
 
 def test_thread_that_ends_leaves_the_lock_to_its_lease(make_client, make_worker):

@@ -273,7 +273,7 @@ class AioLife(AnyLife):
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([self.idle], timeout=_CLOSE_TIMEOUT)
         try:
-            await runner.drive(runner.shutdown(self.session), AioCall(self), runner.perform)
+            await runner.drive(runner.shutdown(self.session, runner.clock()), AioCall(self), runner.perform)
         finally:
             self.owners.close()
             await maintenance.stop()

@@ -107,7 +107,7 @@ class AnyRunner(ABC, Generic[LifeT]):
         timing: Timing,
         listeners: Sequence[Callable[[Event], object]],
         watchdog: Callable[[Session, float], Steps[None]],
-        shutdown: Callable[[Session], Steps[None]],
+        shutdown: Callable[[Session, float], Steps[None]],
         environment: Environment,
     ) -> None:
         """Make a runner, without connecting.

@@ -595,13 +595,13 @@ class ThreadRunner(AnyRunner[Life]):
         self.closed = True
         try:
             life.end_sleeps()
-            self._drive_own(self.shutdown(life.session), life, maintenance)
+            self._drive_own(self.shutdown(life.session, self.clock()), life, maintenance)
             life.left.set()
             deadline = self.clock() + _CLOSE_TIMEOUT
             while life.active and (now := self.clock()) < deadline:
                 maintenance.serve(now + 0.001)
             if life.session.holds:
-                self._drive_own(self.shutdown(life.session), life, maintenance)
+                self._drive_own(self.shutdown(life.session, self.clock()), life, maintenance)
         finally:
             life.left.set()
             life.events.close()

@@ -53,7 +53,8 @@ def note(error: BaseException, problem: BaseException) -> None:
 def _hurry(hold: Entered | None, error: BaseException | None) -> None:
     """Let the release after an interruption, or in a closed generator, wait only for the nodes, not for `min_hold`."""
     if isinstance(hold, AnyHold) and error is not None and not isinstance(error, Exception):
-        hold._state.hurried = True
+        # Not the release of an outer `with`, whose body may have caught the interruption of this one.
+        hold._state.hurried = hold._state.count == 1
 
 
 def _concerns_closer(problem: RedsyncError, hold: Entered | None) -> bool:

@@ -81,6 +81,7 @@ _FOREIGN: Final = ("none", "hash", "string", "list", "set", "zset", "stream")
 _FORMS: Final = {"lock": rb"[0-9a-f-]{36}:", "mutex": rb".{16,64}$"}  # as all libraries that we know have them
 
 _SIDE_KEY: Final = re.compile(rb"redsync_(?:queue|limit|latch):(?:\{(?P<braced>.*)\}|:(?P<tagged>.*))", re.DOTALL)
+_NO_NAME: Final = re.compile(rb"redsync_(?:birth\Z|(?:queue|places|token|latch|latch_\w+|slots|taken|limit):[{:])")
 
 
 def _text(raw: bytes) -> str:
@@ -463,6 +464,6 @@ def name_of_key(prefix: bytes, key: bytes) -> bytes | None:
     side = _SIDE_KEY.fullmatch(key)
     full = (side["braced"] or side["tagged"] or b"") if side else key
     name = full.removeprefix(prefix)
-    if not full.startswith(prefix) or full.startswith(b"redsync_") or voter_tag(full):
+    if not full.startswith(prefix) or _NO_NAME.match(full) or voter_tag(full):
         return None
     return name if 1 <= len(name) <= MAX_NAME else None

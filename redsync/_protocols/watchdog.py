@@ -97,21 +97,21 @@ def _record(session: Session, now: float) -> bytes:
     return session.client._replace(held=held).pack() if held and session.client is not None else session.record
 
 
-def shutdown(session: Session) -> Steps[None]:
+def shutdown(session: Session, now: float) -> Steps[None]:
     """Release everything that any owner of this client holds; report no losses.
 
     An interruption is raised only after that.
     """
     try:
-        yield from _leave(session)
+        yield from _leave(session, now)
     except BaseException:
         # Release the rest now, as no later call will. Holds released so far are no longer in the table.
-        yield from _leave(session)
+        yield from _leave(session, now)
         raise
 
 
-def _leave(session: Session) -> Steps[None]:
+def _leave(session: Session, now: float) -> Steps[None]:
     for state in session.holds:
-        yield from give_back(session, state)
+        yield from give_back(session, state, now)
     if session.record:
         yield from tell(Tell(_announcement(session, b"", 0.0), None))

@@ -214,12 +214,14 @@ def test_scan_that_no_script_of_ours_reports_is_a_failure(toy, reply):
 
 
 @pytest.mark.parametrize("name", [b"x", b"a{b}c", b"a}b", b"\xff\x00", b"client:x", b":", b"x" * 512])
-@pytest.mark.parametrize("prefix", [b"redsync:", b"", b"my{app}:"])
+@pytest.mark.parametrize("prefix", [b"redsync:", b"", b"my{app}:", b"redsync_", b"redsync_{app}:"])
 def test_name_is_read_from_its_keys(prefix, name):
     keys, latch = SlotKeys.of(prefix, name), LatchKeys.of(prefix, name)
     for key in (keys.lock, keys.queue, keys.limit, latch.latch):
         assert name_of_key(prefix, key) == name
-    for key in (keys.places, keys.token, keys.slots, latch.setting.token, latch.setting.queue):
+    for key in (keys.places, keys.token, keys.slots, keys.taken, latch.waiters, latch.setting.lock):
+        assert name_of_key(prefix, key) is None
+    for key in (latch.setting.token, latch.setting.queue, b"redsync_birth"):
         assert name_of_key(prefix, key) is None
 
 

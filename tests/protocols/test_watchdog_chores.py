@@ -174,7 +174,7 @@ def test_shutdown_releases_the_holds_of_all_owners_and_withdraws_the_announcemen
     toy = make_toy(record=RECORD)
     states = [toy.take(), toy.take(owner=toy.new_owner(), holds=3)]
     toy.take("lost").lost = "a reason"
-    toy.play(shutdown(toy.session), "tell lock_release", "tell lock_release", "tell client_announce")
+    toy.play(shutdown(toy.session, 0.0), "tell lock_release", "tell lock_release", "tell client_announce")
     *released, withdrawn = toy.told
     assert [tell.command.args for tell in released] == [(state.claim, 0, toy.keys.channel) for state in states]
     assert [tell.owner for tell in released] == [state.owner for state in states]
@@ -192,7 +192,7 @@ def test_interrupted_shutdown_releases_the_rest_and_withdraws(make_toy, at):
     states = [toy.take(name) for name in ("a", "b", "c")]
     script = [*["tell lock_release"] * 3, "tell client_announce"]
     interrupted = ["tell lock_abandon, leave"] if at < 3 else []
-    steps = toy.interrupt(shutdown(toy.session), script, at)
+    steps = toy.interrupt(shutdown(toy.session, 0.0), script, at)
     assert steps == [*interrupted, *script[at + 1 : 3], "tell client_announce"]
     dropped = [told.command.keys[0] for told in toy.told[at + 1 : -1]]
     assert dropped == [state.keys.lock for state in states[at:]]
@@ -205,4 +205,4 @@ def test_interrupted_shutdown_wakes_sleepers_that_wait_for_the_end(toy):
         toy.start(wait_end(toy.take(name), lambda: False, toy.now, None))
     script = ["tell lock_release", "signal", "tell lock_release", "signal"]
     after = ["tell lock_abandon, leave", "signal", "tell lock_release", "signal"]
-    assert toy.interrupt(shutdown(toy.session), script, at=0) == after
+    assert toy.interrupt(shutdown(toy.session, 0.0), script, at=0) == after
