@@ -235,13 +235,22 @@ class SlotClaim(Claim):
     def _has_ticket(self) -> bool:
         return self._slot_queue is not None and self._slot_queue.has_ticket
 
+    @property
+    def _may_harm_later(self) -> bool:
+        """True if the latest ask must not come after the next one of this claim.
+
+        A node that has not answered may execute it then, over an abandoned connection. An ask for exact slots, or with
+        a ticket, would end slots that the node has granted since.
+        """
+        return self._exact != () or self._has_ticket
+
     def best(self, tally: Tally) -> tuple[tuple[int, ...], int]:
         """Return the wanted number of slots that most nodes have granted, and how many nodes that is.
 
         A renewal makes a node keep all slots of a permit, or none. So for a semaphore only nodes count that granted all
         of them. A rate limiter renews nothing: each of its slots needs a separate quorum.
         """
-        grants, wanted = tally.grants, self.request.holds
+        grants, wanted = self._grants(tally), self.request.holds
         votes = Counter(slot for grant in grants for slot in grant.slots)
         # No other permit can believe in a slot that a quorum has granted to this one.
         own = bits_of(slot for slot, count in votes.items() if count >= tally.quorum)
@@ -255,6 +264,10 @@ class SlotClaim(Claim):
         most, count = max(alike.items(), key=lambda item: item[1], default=((), 0))
         return tuple(sorted(most, key=self._distance)), count
 
+    def _grants(self, tally: Tally) -> list[SlotGrant]:
+        """Return the grants that count."""
+        return tally.grants
+
     def _distance(self, slot: int) -> int:
         return (slot - self._start) % self._limit.permits
 
@@ -264,10 +277,7 @@ class SlotClaim(Claim):
             # A grant counts only under the limit of its round.
             self.needs_new_claim = tally.refused < asked
         else:
-            # A node that has not answered may execute this ask after the next one, over an abandoned connection. An ask
-            # for exact slots, or with a ticket, would then replace slots that the node has granted since.
-            late = tally.refused + tally.granted < asked
-            self.needs_new_claim = late and (self._exact != () or self._has_ticket)
+            self.needs_new_claim = self._may_harm_later and tally.refused + tally.granted < asked
         if self._rounds >= _ROUNDS:
             return False
         self._exact = self._choose(tally)
@@ -385,6 +395,7 @@ class WindowClaim(SlotClaim):
         self._others = others
         self._telling = self._too_short = self._began = 0.0
         self._late = self._told = False
+        self._answered = self._counted = session.all_nodes
         self.guard, self.round_timeout = window.guard, window.round_timeout
 
     @property
@@ -405,7 +416,11 @@ class WindowClaim(SlotClaim):
     def ask(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
         self._telling = self._window.telling(self._too_short)
         self.lease = self._window.asked(self._telling)
+        self._counted = self.session.all_nodes
         return super().ask(claim, place)
+
+    def _grants(self, tally: Tally) -> list[SlotGrant]:
+        return [grant for node, grant in enumerate(tally.answers) if grant and self._counted >> node & 1]
 
     def seconds_to_look(self, tally: Tally, random: float) -> float:  # noqa: ARG002  (nodes tell each waiter another time)
         """Return in how many seconds to ask, so that the ask arrives when the slots run out.
@@ -423,6 +438,7 @@ class WindowClaim(SlotClaim):
         """Return True if nothing is left to confirm: it only reserves slots, or the round was too late to count."""
         self._began, self._told = tally.at, False
         self._late = tally.at - tally.sent_at >= self._window.round_limit
+        self._answered = tally.backers if self._may_harm_later else self.session.all_nodes
         self.needs_new_claim = not (self._late or self._reserves)
         return not self.needs_new_claim
 
@@ -459,7 +475,7 @@ class WindowClaim(SlotClaim):
         """Ask once more for reserved slots if the latest ask was long ago; return them, and the instant.
 
         If nodes heard of a success that did not count, a new claim asks: the message could shorten the old one once
-        more, if it came late.
+        more, if it came late. Else only nodes count that have answered each former ask, see `_may_harm_later`.
 
         Raises:
             OvertakenError: A quorum no longer keeps the slots.
@@ -472,12 +488,13 @@ class WindowClaim(SlotClaim):
             # Under a new limit nodes would grant the slots that it has under the old one.
             raise OvertakenError(now, None)
         # Where it has slots, an ask that names none lengthens their time, even if others wait.
-        self._exact = ()
+        self._exact, counted = (), self._answered
         if self._told:
             yield from tell(rollback_of(state, leave=False))
             state.claim, self._exact = request.owner.claim(next(session.claims)), state.slots
-            self._told, self._too_short = False, self._telling
+            self._told, self._too_short, counted = False, self._telling, session.all_nodes
         command = self.ask(state.claim, ())
+        self._counted = counted
         state.may_keep, state.kept_until = session.all_nodes, now + self.round_timeout + self.lease
         again = Broadcast(command, request.owner, self.parse, timeout_at(now), self.guard, decide=self.decide)
         tally = yield from broadcast(again)
@@ -487,7 +504,7 @@ class WindowClaim(SlotClaim):
             label = request.kind.label
             raise OvertakenError(tally.at, no_quorum(request.name, tally, label) if tally.without_quorum else None)
         state.grant(self.best(tally)[0], self._limit)
-        state.since = tally.sent_at
+        state.since, self._answered = tally.sent_at, counted & tally.backers
         return state, tally.at
 
     def asks_again_after_late_win(self, tally: Tally) -> bool:
@@ -495,7 +512,8 @@ class WindowClaim(SlotClaim):
         if self.needs_new_claim:  # Else the round itself took too long.
             self._too_short = self._telling
         # Under a new limit nodes would grant the slots that this claim has under the old one.
-        self.needs_new_claim = self.needs_new_claim or self._is_outdated
+        late = self._may_harm_later and tally.refused + tally.granted < tally.sent.bit_count()
+        self.needs_new_claim = self.needs_new_claim or self._is_outdated or late
         if self._rounds >= _ROUNDS:
             return False
         self._exact = self.best(tally)[0]

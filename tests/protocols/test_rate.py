@@ -104,11 +104,21 @@ def test_late_round_is_repeated(limiter):
     assert second.args[9] == b"0", "the same slots"
 
 
+def test_late_round_with_a_place_is_repeated_with_another_claim_if_a_node_may_execute_it_later(limiter):
+    """Over an abandoned connection: if others wait there, the node would drop the slots that it has granted since."""
+    toy = limiter.toy
+    late = ASK, toy.answers(got(0), got(0), "down", takes=0.7)
+    script = *refused(limiter, 0.1), late, UNDO, UNDO, *success(limiter, got(0))
+    assert limiter.play(*script, timeout=5.0)
+    *_, first, _, _, second, _ = toy.commands
+    assert first.args[0] != second.args[0]
+
+
 def test_rounds_that_are_always_late_are_rolled_back_and_raise(limiter):
     toy = limiter.toy
-    script = [(ASK, toy.all_say(got(0), takes=0.7)) for _ in range(4)]
+    late = ASK, toy.all_say(got(0), takes=0.7)
     with pytest.raises(QuorumError, match="answered too late"):
-        limiter.play(*script, UNDO)
+        limiter.play(late, late, UNDO, late, UNDO, late, UNDO)
 
 
 def test_grants_of_a_minority_are_rolled_back(limiter):
@@ -366,6 +376,17 @@ def test_slots_reserved_long_ago_are_asked_for_again_before_they_count(several):
     assert (window, again, same) == (2, 2, claim)
     assert toy.commands[4].args[9] == b"", "nodes that have the slots keep them, even if others wait"
     assert toy.asked[-1].guard == several.rates[1].window.guard
+
+
+def test_node_that_may_execute_an_ask_with_a_place_later_does_not_count_for_reserved_slots(several):
+    """Over an abandoned connection: if others wait there, the node would drop the slots that it has granted since."""
+    toy = several.toy
+    granted = ASK, toy.all_say(got(0))
+    script = *refused(several), (ASK, toy.answers(got(0), got(0), "down")), *refused(several, None), granted
+    gone = ASK, toy.answers("down", got(0), got(0))
+    met = ("wait", toy.slept()), granted
+    again = *met, *met, CONFIRM, CONFIRM, (CLOCK, toy.slept())
+    assert several.play(*script, gone, LEAVE, LEAVE, *again, timeout=9.0)
 
 
 @pytest.mark.parametrize(("answer", "timeout"), [(FULL, 5.0), (FULL, 0.702), ("down", 0.702)])
