@@ -99,7 +99,7 @@ async def test_nodes_may_speak_tls(nodes, raw, certificate, loop):
         urls = [f"rediss://127.0.0.1:{port}?ssl_ca_certs={certificate[0]}" for port in ports]
         async with client_of(urls) as client:
             await use(client, raw)
-            assert states(client) == ["up"] * 3
+            await until(lambda: states(client) == ["up"] * 3)
             assert structures(client) == {}
 
 
