@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 
 from redsync import AcquireTimeout, ClientClosedError, ConfigurationError, QuorumError
+from redsync._core.keys import MAX_NAME
 from tests.support.locks import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("both_flavours", "all_nodes_met")
@@ -89,9 +90,13 @@ def test_program_with_another_further_rate_gets_an_error(client):
     assert client.get_rate_limiter("x", [(2, 60), (5, DAY)]).acquire()
     other = client.get_rate_limiter("x", [(2, 60), (6, DAY)])
     for look in (other.acquire, other.available, other.retry_after):
-        with pytest.raises(ConfigurationError, match="has 5 per 86400 s on its nodes, not 6 per 86400 s"):
+        with pytest.raises(ConfigurationError, match=r"has 5 per 86400 s on .*, not 6 .* or set_rate\(6, per=86400\)"):
             look()
     assert client.get_rate_limiter("x", [(2, 60), (5, DAY)]).acquire(False), "that took nothing"
+
+
+def test_limiter_of_several_rates_may_have_the_longest_name(client):
+    assert client.get_rate_limiter("x" * MAX_NAME, [(2, 60), (5, DAY)]).acquire(False)
 
 
 # Changing a rate.

@@ -102,8 +102,8 @@ class Limit:
         """Return the error to raise if nodes keep another limit under that name."""
         remedy = "choose another name for one of them"
         if theirs.per_us == self.per_us:
-            change = f"set_rate({self.permits})" if self.per_us else f"resize({self.permits})"
-            remedy = f"use one number in all programs, or {change}"
+            change = f"set_rate({self.permits}, per={self.per_us / 1e6:g})"
+            remedy = f"use one number in all programs, or {change if self.per_us else f'resize({self.permits})'}"
         elif theirs.per_us and self.per_us:
             remedy = "use one window in all programs, and another name for another window"
         what = str(theirs) if bool(theirs.per_us) == bool(self.per_us) else f"a {theirs.noun}"

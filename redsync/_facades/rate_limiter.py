@@ -128,11 +128,12 @@ class _Limiter(Generic[RunnerT_co]):
         self._restart_guard = restart_guard
         self._runner = host.runner
         timing, guard, raw = self._runner.session.timing, check_guard(restart_guard), encode_name(name)
-        # The key of a further window must not be one that another limiter is likely to have.
+        # The key of a further window must not be one that another limiter is likely to have. It may be longer than a
+        # name.
         keys = (raw, *(b"%b (window %d)" % (raw, number) for number in range(2, len(self._pairs) + 1)))
         self._rates = tuple(
             protocol.Rate(
-                Pool(name, SlotKeys.of(host.prefix, key), Limit(number, max(round(seconds * 1e6), 1))),
+                Pool(name, SlotKeys(host.prefix, key), Limit(number, max(round(seconds * 1e6), 1))),
                 Window(seconds, timing, guard),
             )
             for key, (number, seconds) in zip(keys, self._pairs, strict=True)
