@@ -121,9 +121,12 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
             queue=self._QUEUE,
         )
 
-    def _observed_steps(self, session: Session, request: AcquireRequest, now: float) -> Steps[HoldState | None]:
-        """Return the protocol that acquires and tells observers."""
-        return observed(session, request, now, self._acquire_steps, kind=_kind_of(type(self)), limit=self._limit)
+    def _begin(self, request: AcquireRequest) -> Steps[HoldState | None]:
+        """Return the protocol that acquires, and tells observers if there are any."""
+        session, now = self._runner.session, self._runner.now()
+        if session.observed:
+            return observed(session, request, now, self._acquire_steps, kind=_kind_of(type(self)), limit=self._limit)
+        return self._acquire_steps(session, request, now)
 
     def _timed_out(self, request: AcquireRequest) -> AcquireTimeout:
         """Return the error of a `with` that others kept from beginning."""
@@ -168,13 +171,11 @@ class ThreadClaimable(Claimable[Runner, ThreadHoldT], ThreadEnterable[ThreadHold
     ) -> ThreadHoldT | None:
         request = self._request(timeout, lease, count)
         runner, hold = self._runner, None
-        session = runner.session
         task = runner.task()
         if task is not None:
             self._refuse_other_task(task)
         try:
-            begin = self._observed_steps if session.observed else self._acquire_steps
-            state = runner.run(begin(session, request, runner.now()))
+            state = runner.run(self._begin(request))
             if state is not None:
                 state.task = state.task or task
                 self._note_success(state, count)
@@ -237,10 +238,8 @@ class TaskClaimable(Claimable[AsyncRunner, TaskHoldT], TaskEnterable[TaskHoldT])
     ) -> TaskHoldT | None:
         request = self._request(timeout, lease, count)
         runner, hold = self._runner, None
-        session = runner.session
         try:
-            begin = self._observed_steps if session.observed else self._acquire_steps
-            state = await runner.run(begin(session, request, runner.now()))
+            state = await runner.run(self._begin(request))
             # No await from here on, so nothing comes between the acquire and its `__aexit__`.
             if state is not None:
                 self._note_success(state, count)

@@ -70,11 +70,8 @@ class MultiAttempt(Generic[HoldT]):
         """Return the protocol that acquires the next lock; the attempt records its success."""
         left = max(self._deadline - self._now(), _INSTANT) if self._timeout else self._timeout
         count, lease = self._saved.get(lock, (1, self._lease))
-        request = lock._request(left, lease, count)
-        self._requests[lock] = request
-        session = lock._runner.session
-        begin = lock._observed_steps if session.observed else lock._acquire_steps
-        return begin(session, request, lock._runner.now())
+        self._requests[lock] = request = lock._request(left, lease, count)
+        return lock._begin(request)
 
     def won(self) -> list[HoldT]:
         """Return the acquired holds, even those that no call has returned yet, in the order of the locks."""
