@@ -7,24 +7,32 @@ the decisions; this module has only the interface.
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, TypeAlias, Unpack
-from weakref import ref
+from weakref import ReferenceType, ref
 
 from redsync._core.effects import Steps
 from redsync._core.holds import HoldState
 from redsync._core.keys import LockKeys, encode_name
 from redsync._core.session import AnyHost, AsyncRunner, Runner, RunnerT_co
 from redsync._core.timing import check_timeout, retry_delay
-from redsync._facades.claimable import Claimable, HoldOptions, HoldT, LockOptions, TaskClaimable, ThreadClaimable
+from redsync._facades.claimable import (
+    Acquire,
+    Claimable,
+    HoldOptions,
+    HoldT,
+    LockOptions,
+    TaskClaimable,
+    ThreadClaimable,
+)
 from redsync._facades.hold import AsyncHold, Hold
+from redsync._protocols import lock as protocol
 from redsync._protocols import surveys
 from redsync._protocols.claims import AcquireRequest
 from redsync._protocols.holding import check, release
 from redsync._protocols.queue_policies import NoQueue
-from redsync.exceptions import NotOwnedError
+from redsync.exceptions import NotOwnedError, ReentrantCallError
 
 __all__ = ["AsyncExclusiveLock", "Exclusive", "ExclusiveLock", "Polling", "Saved"]
 
@@ -33,9 +41,15 @@ Saved: TypeAlias = tuple[int, float | None]
 
 
 class Exclusive(Claimable[RunnerT_co, HoldT]):
-    """A lock over all nodes of a client, held by one owner at a time: the methods that do not wait."""
+    """A lock over all nodes of a client, held by one owner at a time: the methods that do not wait.
 
+    Unless a kind differs, the owner is the thread or task; it may acquire the lock repeatedly, and must release it as
+    often.
+    """
+
+    _KIND = protocol.LOCK
     _OWNER: ClassVar[str]
+    _acquire_steps: Acquire = staticmethod(protocol.acquire)
 
     def __init__(
         self,
@@ -85,13 +99,22 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
 
     # The differences between the kinds.
 
-    @abstractmethod
     def _state(self) -> HoldState | None:
         """Return the hold that this object's methods refer to in the calling thread or task."""
+        return self._runner.owner().holds.get(self._keys.hold)
 
-    @abstractmethod
+    def _refuse_other_task(self, task: ReferenceType[Any]) -> None:
+        state = self._state()
+        other = None if state is None or state.task is None else state.task()
+        if other is not None and other is not task() and not other.done():
+            raise ReentrantCallError(
+                f"lock {self._name!r} is held by another task of this thread, which is one owner for a Client: both "
+                f"tasks would be inside. With asyncio use AsyncClient, whose locks belong to tasks"
+            )
+
     def _may_release(self, hold: HoldT) -> bool:
         """Return True if leaving the `with` that returned `hold`, which has ended, releases the current hold."""
+        return hold._entered_by is self._runner.owner()
 
     def _may_end(self, hold: HoldT) -> bool:
         state = self._state()
@@ -179,6 +202,7 @@ class ExclusiveLock(Exclusive[Runner, Hold], ThreadClaimable[Hold]):
     """Acquire, release and `with`, for threads."""
 
     _HOLD = Hold
+    _OWNER = "this thread"
 
     def acquire(self, blocking: bool = True, timeout: float | None = -1, *, lease: float | None = None) -> bool:
         """Acquire the lock; return True on success. The contract is that of `threading.RLock`.
@@ -278,6 +302,7 @@ class AsyncExclusiveLock(Exclusive[AsyncRunner, AsyncHold], TaskClaimable[AsyncH
     """
 
     _HOLD = AsyncHold
+    _OWNER = "this task"
 
     async def acquire(self, blocking: bool = True, timeout: float | None = -1, *, lease: float | None = None) -> bool:
         """Acquire the lock; return True on success. See `Lock.acquire`."""

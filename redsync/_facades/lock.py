@@ -12,42 +12,12 @@ with lock as hold:  # waits; the body never runs without the lock
 
 from __future__ import annotations
 
-from typing import Any
-from weakref import ReferenceType
+from redsync._facades.exclusive import AsyncExclusiveLock, ExclusiveLock
 
-from redsync._core.holds import HoldState
-from redsync._core.session import RunnerT_co
-from redsync._facades.claimable import Acquire, HoldT
-from redsync._facades.exclusive import AsyncExclusiveLock, Exclusive, ExclusiveLock
-from redsync._protocols import lock as protocol
-from redsync.exceptions import ReentrantCallError
-
-__all__ = ["AsyncLock", "Lock", "Reentrant"]
+__all__ = ["AsyncLock", "Lock"]
 
 
-class Reentrant(Exclusive[RunnerT_co, HoldT]):
-    """A lock that its owner may acquire repeatedly, and must release as often."""
-
-    _KIND = protocol.LOCK
-    _acquire_steps: Acquire = staticmethod(protocol.acquire)
-
-    def _state(self) -> HoldState | None:
-        return self._runner.owner().holds.get(self._keys.hold)
-
-    def _refuse_other_task(self, task: ReferenceType[Any]) -> None:
-        state = self._state()
-        other = None if state is None or state.task is None else state.task()
-        if other is not None and other is not task() and not other.done():
-            raise ReentrantCallError(
-                f"lock {self._name!r} is held by another task of this thread, which is one owner for a Client: both "
-                f"tasks would be inside. With asyncio use AsyncClient, whose locks belong to tasks"
-            )
-
-    def _may_release(self, hold: Any) -> bool:
-        return hold._entered_by is self._runner.owner()
-
-
-class Lock(Reentrant[Any, Any], ExclusiveLock):
+class Lock(ExclusiveLock):
     """A reentrant lock over all nodes of a client, owned by the thread that acquired it.
 
     At any instant at most one owner has a valid hold, as long as clock rates differ by at most `drift_factor`; a hold
@@ -60,10 +30,8 @@ class Lock(Reentrant[Any, Any], ExclusiveLock):
     Algorithm: Redlock with the reentrant layout of Redisson's RLock. Made by `Client.get_lock`.
     """
 
-    _OWNER = "this thread"
 
-
-class AsyncLock(Reentrant[Any, Any], AsyncExclusiveLock):
+class AsyncLock(AsyncExclusiveLock):
     """A reentrant lock over all nodes of a client, owned by the task that acquired it.
 
     The guarantees are those of `Lock`. Only the task that acquired the lock may release it; its `AsyncHold` may be
@@ -72,5 +40,3 @@ class AsyncLock(Reentrant[Any, Any], AsyncExclusiveLock):
 
     Made by `AsyncClient.get_lock`.
     """
-
-    _OWNER = "this task"

@@ -13,6 +13,7 @@ redlock-py, redlock-rb, node-redlock and go-redsync exclude each other.
 from __future__ import annotations
 
 from typing import Any
+from weakref import ReferenceType
 
 from redsync._core.effects import Steps
 from redsync._core.holds import HoldState
@@ -43,6 +44,9 @@ class _OwnedByItself(Polling[RunnerT_co, HoldT]):
 
     def _acquire_steps(self, session: Session, request: AcquireRequest, now: float) -> Steps[HoldState | None]:
         return protocol.acquire(session, request, now, self._possession, self._runner.owner())
+
+    def _refuse_other_task(self, task: ReferenceType[Any]) -> None:
+        """Do nothing: a mutex is not reentrant, so tasks of one thread exclude each other."""
 
     def _may_release(self, hold: HoldT) -> bool:
         # Not a hold that another thread acquired after it released this one, or after this one was lost.

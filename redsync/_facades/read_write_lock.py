@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from redsync._core.session import AnyHost, RunnerT_co
 from redsync._facades.claimable import Acquire, HoldT
 from redsync._facades.exclusive import AsyncExclusiveLock, Exclusive, ExclusiveLock
-from redsync._facades.lock import AsyncLock, Lock, Reentrant
+from redsync._facades.lock import AsyncLock, Lock
 from redsync._protocols import read_write_lock as protocol
 
 __all__ = ["AsyncReadLock", "AsyncReadWriteLock", "AsyncWriteLock", "ReadLock", "ReadWriteLock", "WriteLock"]
@@ -28,16 +28,12 @@ ReadT_co = TypeVar("ReadT_co", bound=Exclusive[Any, Any], covariant=True)
 WriteT_co = TypeVar("WriteT_co", bound=Exclusive[Any, Any], covariant=True)
 
 
-class _Reading(Reentrant[RunnerT_co, HoldT]):
-    _KIND = protocol.READ
-
-
-class _Writing(Reentrant[RunnerT_co, HoldT]):
+class _Writing(Exclusive[RunnerT_co, HoldT]):
     _KIND = protocol.WRITE
     _acquire_steps: Acquire = staticmethod(protocol.acquire_to_write)
 
 
-class ReadLock(_Reading[Any, Any], ExclusiveLock):
+class ReadLock(ExclusiveLock):
     """The read lock of a `ReadWriteLock`: held by any number of threads at once, while no other thread writes.
 
     Everything else is as with `Lock`: timeout, lease, watchdog, loss. Each reader's claim expires automatically, even
@@ -45,7 +41,7 @@ class ReadLock(_Reading[Any, Any], ExclusiveLock):
     `locked()` returns True while any owner reads; `force_release()` takes the lock from all readers.
     """
 
-    _OWNER = "this thread"
+    _KIND = protocol.READ
 
 
 class WriteLock(_Writing[Any, Any], Lock):
@@ -57,10 +53,10 @@ class WriteLock(_Writing[Any, Any], Lock):
     """
 
 
-class AsyncReadLock(_Reading[Any, Any], AsyncExclusiveLock):
+class AsyncReadLock(AsyncExclusiveLock):
     """The read lock of an `AsyncReadWriteLock`: like `ReadLock`, with tasks instead of threads."""
 
-    _OWNER = "this task"
+    _KIND = protocol.READ
 
 
 class AsyncWriteLock(_Writing[Any, Any], AsyncLock):

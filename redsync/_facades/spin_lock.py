@@ -12,19 +12,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from redsync._core.session import RunnerT_co
-from redsync._facades.claimable import HoldT
 from redsync._facades.exclusive import Polling
 from redsync._facades.lock import AsyncLock, Lock
 
 __all__ = ["AsyncSpinLock", "SpinLock"]
 
 
-class _Spinning(Polling[RunnerT_co, HoldT]):
-    _always_polls = True
-
-
-class SpinLock(_Spinning[Any, Any], Lock):
+class SpinLock(Polling[Any, Any], Lock):
     """A reentrant lock whose waiters poll, owned by the thread that acquired it.
 
     The guarantees are those of `Lock`. Only the waiting differs: no queue and no wake-ups, only random pauses, up to
@@ -35,9 +29,13 @@ class SpinLock(_Spinning[Any, Any], Lock):
     Made by `Client.get_spin_lock`.
     """
 
+    _always_polls = True
 
-class AsyncSpinLock(_Spinning[Any, Any], AsyncLock):
+
+class AsyncSpinLock(Polling[Any, Any], AsyncLock):
     """A reentrant lock whose waiters poll, owned by the task that acquired it.
 
     Like `SpinLock`, with tasks instead of threads. Made by `AsyncClient.get_spin_lock`.
     """
+
+    _always_polls = True
