@@ -26,7 +26,7 @@ from redsync._protocols.answers import most_refusals, refusals_of_owners, time_l
 from redsync._protocols.queue_policies import PLACE_KEPT, FifoByArrival, QueuePolicy, Waiting
 from redsync.exceptions import RedsyncError
 
-__all__ = ["AcquireRequest", "Claim", "register_on_lost"]
+__all__ = ["AcquireRequest", "Claim"]
 
 _SHORTEST_HANDED = 1.0
 """The shortest lease, in seconds, that the watchdog lengthens after a hand-over: half of it must suffice for that."""
@@ -294,11 +294,5 @@ class Claim:
     def register(self, state: HoldState) -> None:
         """Add the hold to the client's holds: from now on the watchdog renews it, and it must be released."""
         if self.request.on_lost is not None:
-            register_on_lost(state, self.request)
+            state.on_lost.append(self.request.on_lost)
         self.session.holds.add(state)
-
-
-def register_on_lost(state: HoldState, request: AcquireRequest) -> None:
-    """Register the request's `on_lost` with a hold."""
-    if request.on_lost is not None:
-        state.on_lost.append(request.on_lost)

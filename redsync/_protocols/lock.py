@@ -15,7 +15,7 @@ from redsync._core.holds import HoldState
 from redsync._core.scripts import ClaimKind, Script
 from redsync._core.session import Session
 from redsync._protocols.acquiring import acquire_new
-from redsync._protocols.claims import AcquireRequest, Claim, register_on_lost
+from redsync._protocols.claims import AcquireRequest, Claim
 from redsync._protocols.holding import check
 from redsync._protocols.renewal import extend
 
@@ -44,8 +44,9 @@ def acquire(
     if state is None:
         return (yield from acquire_new(claims(session, request), now))
     yield from check(state, now)
-    register_on_lost(state, request)
     # No call between these: an interrupted caller sees in the request what to undo.
+    if request.on_lost is not None:
+        state.on_lost += [request.on_lost]
     state.count += request.holds
     request.state = state
     if request.lease is None:

@@ -5,6 +5,7 @@ import pytest
 from redsync._protocols.holding import release
 from redsync._protocols.lock import acquire
 from redsync.exceptions import LeaseLostError, QuorumError
+from tests.support.injection import inject_at_calls as inject
 from tests.support.toy_replies import LOSS, NEW, without_quorum
 
 HAD = 1
@@ -71,6 +72,20 @@ def test_reentry_whose_extension_fails_says_that_it_was_counted(toy):
     assert (request.state, state.count) == (state, 2)
     toy.play(release(toy.session, state, toy.now), "tell lock_release")
     assert state.valid(toy.now)
+
+
+def test_interrupted_reentry_was_counted_with_its_callback_or_not_at_all(toy):
+    outer, inner = [].append, [].append
+    state, point, struck = toy.take(on_lost=outer), 0, True
+    while struck:
+        point += 1
+        request = toy.request(on_lost=inner)
+        steps = acquire(toy.session, request, toy.now)
+        struck = inject(point, lambda steps=steps: toy.drive(steps, lambda *_: None))
+        counted = request.state is not None
+        assert (state.count, state.on_lost) == ((2, [outer, inner]) if counted else (1, [outer])), struck
+        state.count, state.on_lost = 1, [outer]
+    assert point > 3
 
 
 @pytest.mark.parametrize("first", [0, 1], ids=["outer released first", "inner released first"])
