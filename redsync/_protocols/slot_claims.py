@@ -345,14 +345,17 @@ class SlotClaim(Claim):
         return type_error(request.name, tally, limit.noun)
 
     def _hear(self, tally: Tally) -> list[Limit]:
-        """Learn the newest limit that nodes told; return those that contradict it, of our version or another kind."""
-        limit, before = self._limit, self._limit.version
+        """Learn the newest limit that nodes told; return those that contradict it, of our version or another kind.
+
+        Another thread may have learned it since the ask.
+        """
+        limit = self._limit
         others = [refusal.limit for refusal in refusals_of_owners(tally) if refusal.limit is not None]
         for other in others:
             if other.per_us == limit.per_us:
                 limit.learn(other.version, other.permits)
-        learned = limit.version != before
-        return [other for other in others if other.per_us != limit.per_us or (other.version == before and not learned)]
+        ours = -1 if self._is_outdated else self._version
+        return [other for other in others if other.per_us != limit.per_us or other.version == ours]
 
 
 class OvertakenError(Exception):

@@ -114,6 +114,12 @@ def test_newer_limit_is_learned_and_asked_under_at_once(semaphore):
     assert (semaphore.limit.version, semaphore.limit.permits) == (V1, 9)
 
 
+def test_newer_limit_that_another_thread_has_learned_meanwhile_is_no_contradiction(semaphore):
+    toy = semaphore.toy
+    refused = toy.all_say(other_limit(V1, 9), meanwhile=lambda: semaphore.limit.learn(V1, 9))
+    assert semaphore.play((ASK, refused), (ASK, toy.all_say(got(2))))
+
+
 def test_newer_limit_of_a_minority_is_learned_with_the_grant(semaphore):
     toy = semaphore.toy
     semaphore.play((ASK, toy.answers(other_limit(V1, 9), got(2), got(2), got(2), None)))
