@@ -14,7 +14,7 @@ import redis
 from redsync._core.observing import Event
 from redsync._drivers.threads import ThreadRunner
 from redsync._facades.claimable import HoldOptions, LockOptions
-from redsync._facades.decorator import locked_decorator
+from redsync._facades.decorator import locked_decorator, wrap
 from redsync._facades.fair_lock import FairLock
 from redsync._facades.fenced_lock import FencedHold, FencedLock
 from redsync._facades.hold import Hold
@@ -28,7 +28,6 @@ from redsync._facades.rate_limiter import RateLimiter, Rates
 from redsync._facades.read_write_lock import ReadWriteLock
 from redsync._facades.semaphore import Semaphore
 from redsync._facades.spin_lock import SpinLock
-from redsync._facades.wrapping import wrap
 from redsync.any_client import AnyClient, ClientOptions, Nodes
 from redsync.exceptions import ConfigurationError
 

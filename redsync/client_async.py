@@ -11,7 +11,7 @@ import redis.asyncio
 
 from redsync._drivers.aio import AioRunner
 from redsync._facades.claimable import HoldOptions, LockOptions
-from redsync._facades.decorator import locked_decorator
+from redsync._facades.decorator import locked_decorator, wrap_async
 from redsync._facades.fair_lock import AsyncFairLock
 from redsync._facades.fenced_lock import AsyncFencedHold, AsyncFencedLock
 from redsync._facades.hold import AsyncHold
@@ -25,7 +25,6 @@ from redsync._facades.rate_limiter import AsyncRateLimiter, Rates
 from redsync._facades.read_write_lock import AsyncReadWriteLock
 from redsync._facades.semaphore import AsyncSemaphore
 from redsync._facades.spin_lock import AsyncSpinLock
-from redsync._facades.wrapping import wrap_async
 from redsync.any_client import AnyClient
 
 if TYPE_CHECKING:

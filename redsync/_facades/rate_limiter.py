@@ -22,7 +22,7 @@ from redsync._core.keys import encode_name
 from redsync._core.permits import MAX_PERMITS, Limit, PermitState, SlotKeys
 from redsync._core.session import AnyHost, AsyncRunner, Runner, RunnerT_co, Session
 from redsync._core.timing import check_timeout
-from redsync._facades.wrapping import check_on_busy, wrap, wrap_async
+from redsync._facades.decorator import check_on_busy, wrap, wrap_async
 from redsync._protocols import rate as protocol
 from redsync._protocols.claims import AcquireRequest
 from redsync._protocols.observed import observed
