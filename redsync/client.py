@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 import redis
 
@@ -15,6 +15,7 @@ from redsync._core.observing import Event
 from redsync._drivers.threads import ThreadRunner
 from redsync._facades.claimable import HoldOptions, LockOptions
 from redsync._facades.decorator import locked_decorator, wrap
+from redsync._facades.exclusive import ExclusiveLock
 from redsync._facades.fair_lock import FairLock
 from redsync._facades.fenced_lock import FencedHold, FencedLock
 from redsync._facades.hold import Hold
@@ -30,9 +31,6 @@ from redsync._facades.semaphore import Semaphore
 from redsync._facades.spin_lock import SpinLock
 from redsync.any_client import AnyClient, ClientOptions, Nodes
 from redsync.exceptions import ConfigurationError
-
-if TYPE_CHECKING:
-    from redsync._facades.exclusive import ExclusiveLock
 
 __all__ = ["Client", "ClientOptions"]
 

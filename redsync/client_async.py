@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 import redis
 import redis.asyncio
@@ -12,6 +12,7 @@ import redis.asyncio
 from redsync._drivers.aio import AioRunner
 from redsync._facades.claimable import HoldOptions, LockOptions
 from redsync._facades.decorator import locked_decorator, wrap_async
+from redsync._facades.exclusive import AsyncExclusiveLock
 from redsync._facades.fair_lock import AsyncFairLock
 from redsync._facades.fenced_lock import AsyncFencedHold, AsyncFencedLock
 from redsync._facades.hold import AsyncHold
@@ -26,9 +27,6 @@ from redsync._facades.read_write_lock import AsyncReadWriteLock
 from redsync._facades.semaphore import AsyncSemaphore
 from redsync._facades.spin_lock import AsyncSpinLock
 from redsync.any_client import AnyClient
-
-if TYPE_CHECKING:
-    from redsync._facades.exclusive import AsyncExclusiveLock
 
 __all__ = ["AsyncClient"]
 

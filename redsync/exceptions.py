@@ -88,16 +88,12 @@ class _NamedError(RedsyncError):
         votes: Each node's vote, in the order of the client's nodes; empty if no node was asked.
     """
 
-    name: str | bytes
-    sentence: str
-    votes: tuple[Vote, ...]
-
     def __init__(self, name: str | bytes, sentence: str, votes: Sequence[Vote] = ()) -> None:
         # One argument: given more, a base class OSError would take the first as its errno.
         super().__init__(sentence)
-        self.name = name
-        self.sentence = sentence
-        self.votes = tuple(votes)
+        self.name: str | bytes = name
+        self.sentence: str = sentence
+        self.votes: tuple[Vote, ...] = tuple(votes)
 
     def __str__(self) -> str:
         if not self.votes:
@@ -123,16 +119,13 @@ class AcquireTimeout(_NamedError, TimeoutError):
             waiter whose turn it is. None if it is not known, and for other kinds.
     """
 
-    timeout: float
-    holder: str | None
-
     def __init__(
         self, name: str | bytes, timeout: float, problem: str | None = None, holder: str | None = None
     ) -> None:
         problem = problem or f"{name!r} was still held by {holder or 'others'}"
         super().__init__(name, f"{problem} after {timeout:g} s: wait longer, or do without it for now")
-        self.timeout = timeout
-        self.holder = holder
+        self.timeout: float = timeout
+        self.holder: str | None = holder
 
 
 class NotOwnedError(_NamedError, RuntimeError):
