@@ -133,9 +133,10 @@ class Arrivals:
         if state.generation > self._generation:
             self._generation, self._total, self.doubt = state.generation, 0, 0
         repeated = min(self.doubt, n)
-        self.doubt -= repeated
-        self._total = max(self._total, state.arrivals.get(client, 0)) + n - repeated
-        return self._total
+        total = max(self._total, state.arrivals.get(client, 0)) + n - repeated
+        # No call between these: an interrupted call has counted, or else repeated nothing.
+        self.doubt, self._total = self.doubt - repeated, total
+        return total
 
     def fail(self, generation: int, n: int) -> None:
         """Record that a call failed, even if another call has sent a higher total: its caller can't know that."""

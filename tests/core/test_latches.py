@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from redsync._core.latches import Arrivals, LatchReport, LatchState
+from tests.support.injection import inject_at_calls as inject
 
 A, B = b"client-a", b"client-b"
 
@@ -86,6 +87,19 @@ def test_call_that_failed_is_repeated_by_the_next():
     assert arrivals.begin(state, A, 1) == 2, "part of it"
     assert arrivals.begin(state, A, 2) == 3, "the rest of it, and one more"
     assert arrivals.doubt == 0
+
+
+def test_call_that_is_interrupted_before_it_counts_leaves_the_doubt_to_the_next():
+    state, point, struck = LatchState(7, 9), 0, True
+    while struck:
+        point += 1
+        arrivals = Arrivals()
+        arrivals.begin(state, A, 1)
+        arrivals.fail(7, 1)
+        struck = inject(point, lambda arrivals=arrivals: arrivals.begin(state, A, 1))
+        if struck:
+            assert arrivals.begin(state, A, 1) == 1, struck
+    assert point > 3
 
 
 def test_new_generation_starts_over_and_late_calls_of_the_old_one_have_no_effect():
