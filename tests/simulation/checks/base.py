@@ -36,8 +36,12 @@ class OwnChecker(Checker):
 
     @property
     def silence(self) -> float:
-        """Seconds within which a client replaces a silent connection: 10, by the slowest clock."""
-        return 10.0 / min((machine.clock.rate for machine in self.sim.machines), default=1.0)
+        """Seconds within which any client replaces a silent connection, by the slowest clock.
+
+        That is 10, or 8 times `node_timeout` if a node does not answer the handshake.
+        """
+        node_timeout = max((runner.session.timing.node_timeout for runner in self.sim.runners.values()), default=0.0)
+        return max(10.0, 8 * node_timeout) / min((machine.clock.rate for machine in self.sim.machines), default=1.0)
 
     @staticmethod
     def hold(runner: TrialRunner, key: bytes, claim: bytes, mode: bytes = b"") -> HoldState | None:
