@@ -10,17 +10,15 @@ with client.get_fenced_lock("account:7") as hold:
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from redsync._core.effects import Steps
-from redsync._core.holds import HoldState
-from redsync._core.session import AnyHost, RunnerT_co, Session
+from redsync._core.session import AnyHost, RunnerT_co
 from redsync._facades.claimable import HoldT
 from redsync._facades.exclusive import Exclusive
 from redsync._facades.hold import AnyHold, AsyncHold, Hold
 from redsync._facades.lock import AsyncLock, Lock
 from redsync._protocols import fenced_lock as protocol
-from redsync._protocols.claims import AcquireRequest
 from redsync._protocols.fenced_lock import Fence
 
 __all__ = ["AsyncFencedHold", "AsyncFencedLock", "FencedHold", "FencedLock"]
@@ -48,10 +46,7 @@ class _Fenced(Exclusive[RunnerT_co, HoldT]):
 
     def __init__(self, host: AnyHost[RunnerT_co], name: str | bytes, **options: Any) -> None:
         super().__init__(host, name, **options)
-        self._fence = Fence(self._keys)
-
-    def _acquire_steps(self, session: Session, request: AcquireRequest, now: float) -> Steps[HoldState | None]:
-        return protocol.acquire(session, request, self._fence, now)
+        self._acquire_steps = partial(protocol.acquire, fence=Fence(self._keys))
 
 
 class FencedLock(_Fenced[Any, Any], Lock):

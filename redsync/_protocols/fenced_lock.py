@@ -170,7 +170,7 @@ class FencedClaim(Claim):
         return state
 
 
-def acquire(session: Session, request: AcquireRequest, fence: Fence, now: float) -> Steps[HoldState | None]:
+def acquire(session: Session, request: AcquireRequest, now: float, fence: Fence) -> Steps[HoldState | None]:
     """Acquire the lock; return the hold, which has a token, or None if others held it all the time.
 
     Raises:

@@ -32,7 +32,7 @@ class Fenced(World):
         """Acquire; return the hold, or None."""
         session, owner, fence = self.client(who, **timing)
         request = AcquireRequest(name="x", kind=FENCED_LOCK, keys=KEYS, owner=owner, timeout=timeout)
-        return self.run(fenced_lock.acquire(session, request, Fence(KEYS) if fresh else fence, self.now), *reach)
+        return self.run(fenced_lock.acquire(session, request, self.now, Fence(KEYS) if fresh else fence), *reach)
 
     def release(self, who, hold, *reach):
         self.run(release(self.client(who)[0], hold, self.now), *reach)
@@ -138,8 +138,8 @@ def test_plain_hold_of_the_same_owner_is_not_taken_for_a_fenced_one(world):
         fenced_lock.acquire(
             session,
             AcquireRequest(name="x", kind=FENCED_LOCK, keys=KEYS, owner=owner),
-            fence,
             world.now,
+            fence,
         )
 
 

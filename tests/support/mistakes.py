@@ -97,9 +97,9 @@ def find_it_open(consult):
 
 
 def count_anew(acquire):
-    def acquire_anew(session, request, fence, now):
+    def acquire_anew(session, request, now, fence):
         nested = request.keys.hold in request.owner.holds
-        state = yield from acquire(session, request, fence, now)
+        state = yield from acquire(session, request, now, fence)
         if nested and state is not None:
             state.fencing_token += 1
         return state
