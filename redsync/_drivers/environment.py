@@ -26,8 +26,8 @@ clock: Callable[[], float] = (
 
 
 def forked() -> ClientClosedError:
-    """Return the error of a call that was begun before a fork, in the child."""
-    return ClientClosedError("this process was forked inside the call, which continues in its parent alone")
+    """Return the error of a call that began before a fork, or for a permit from before it, in the child."""
+    return ClientClosedError("this call or its permit began before this process was forked: only the parent can use it")
 
 
 def describe_process() -> ClientRecord:

@@ -93,7 +93,8 @@ class RatePermit(_RatePermit[Runner]):
         it as soon as they are back.
 
         Raises:
-            ClientClosedError: The client is closed; the permit counts until its window is over.
+            ClientClosedError: The client is closed, or this process was forked after the acquire. The permit counts
+                until its window is over.
         """
         self._runner.give_back(protocol.cancel(self._permits))
 
