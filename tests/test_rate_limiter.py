@@ -8,6 +8,7 @@ import pytest
 
 from redsync import AcquireTimeout, ClientClosedError, ConfigurationError, QuorumError
 from redsync._core.keys import MAX_NAME
+from tests.support.forks import in_child
 from tests.support.locks import PATIENCE
 
 pytestmark = pytest.mark.usefixtures("both_flavours", "all_nodes_met")
@@ -222,6 +223,15 @@ def test_success_of_a_closed_client_can_not_be_cancelled(make_client):
     with pytest.raises(ClientClosedError):
         permit.cancel()
     assert not make_client().get_rate_limiter("x", 1, DAY).acquire(False)
+
+
+@pytest.mark.threads_only("a child of a fork has no loop")
+def test_success_of_the_parent_can_not_be_cancelled_by_the_child_of_a_fork(daily):
+    permit = daily.acquire_permit()
+    assert "began before this process was forked: only the parent can use it" in in_child(permit.cancel)
+    assert daily.available() == 1
+    permit.cancel()
+    assert daily.available() == 2
 
 
 # With, and as a decorator.
