@@ -157,14 +157,13 @@ def test_closed_generator_does_not_wait(client):
     assert client.get_lock("x").locked()
 
 
-def test_close_leaves_the_lock_to_its_lease(make_client, other):
+def test_close_leaves_the_lock_of_a_waiting_release_to_its_lease(make_client, other, raw, eventually):
     client, rival = make_client(lease=LEASE), make_client()
     lock = client.get_lock("x", min_hold=2.5)
     began = time.monotonic()
     assert other.do(lock.acquire)
     releasing = other.start(lock.release)
-    while not lock.locked():
-        time.sleep(0.01)
+    eventually(lambda: all(node.pttl("redsync:x") > 1000 * LEASE for node in raw))  # lengthened: the release waits
     client.close()
     with pytest.raises(ClientClosedError):
         releasing.result(20)
