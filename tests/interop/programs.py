@@ -126,7 +126,7 @@ LIBRARIES = [
     Library("pottery", "mutex:0:200", (*PYTHON, "pottery"), leaves=True),
     Library("node-redlock 4", "mutex:200:200", ("node", "main.js", "4"), NODE),
     Library("node-redlock 5", "mutex:100:300", ("node", "main.js", "5"), NODE, stalls=True),
-    Library("Redisson", "spin", JAVA, REDISSON),
+    Library("Redisson", "spin:1:5", JAVA, REDISSON),
     Library("go-redsync", "mutex:50:250", ("./main",), GO, leaves=True),
     Library("rslock", "mutex:0:200", ("target/debug/interop-rslock",), RUST),
 ]

@@ -1,7 +1,7 @@
 """redsync, redlock-py or pottery behind the lines that `programs.py` describes: `python_side.py LIBRARY URL...`.
 
-LIBRARY is `redlock-py`, `pottery`, or one of ours: `spin`, and `mutex:LOW:HIGH`, which pauses that many ms between its
-tries. A worker is a thread, as the owner of a spin lock is one.
+LIBRARY is `redlock-py`, `pottery`, or one of ours: `spin:LOW:HIGH` or `mutex:LOW:HIGH`, which pause that many ms
+between their tries. A worker is a thread, as the owner of a spin lock is one.
 """
 
 import functools
@@ -19,10 +19,10 @@ def redsync(kind, urls):
 
     # The nodes are new and never restart. With a guard they would grant nothing at first.
     client = Client(urls, prefix="", restart_guard=0)
-    make = client.get_spin_lock
-    if kind != "spin":
-        low, high = (int(ms) / 1000 for ms in kind.split(":")[1:])
-        make = functools.partial(client.get_mutex, backoff=lambda tries: random.uniform(low, high))
+    noun, *pauses = kind.split(":")
+    low, high = (int(ms) / 1000 for ms in pauses)
+    make = client.get_spin_lock if noun == "spin" else client.get_mutex
+    make = functools.partial(make, backoff=lambda tries: random.uniform(low, high))
 
     def acquire(name, lease_ms):
         lock = make(name, lease=lease_ms / 1000)

@@ -42,8 +42,8 @@ def test_libraries_that_their_registry_lacks_are_skipped_and_those_that_do_not_c
 ):
     monkeypatch.setattr(programs, "BUILD", tmp_path)
     says, fails = ("sh", "-c", "echo no such package"), ("sh", "-c", "echo a mistake; exit 1")
-    lacking = Library("A", "spin", (), Source("rslock", (), fetch=fails))
-    broken = Library("B", "spin", (), Source("rslock", (), fetch=says, build=fails))
+    lacking = Library("A", "spin:1:5", (), Source("rslock", (), fetch=fails))
+    broken = Library("B", "spin:1:5", (), Source("rslock", (), fetch=says, build=fails))
     results, [complaint] = asyncio.run(command.fight_all([lacking, broken], 1))
     assert results == []
     assert complaint.startswith("B could not be built")
@@ -53,9 +53,9 @@ def test_libraries_that_their_registry_lacks_are_skipped_and_those_that_do_not_c
 
 @pytest.mark.parametrize("library", LIBRARIES, ids=lambda each: each.name)
 def test_each_fight_is_of_the_kind_that_the_page_recommends(library):
-    low, _, high = library.ours.removeprefix("mutex:").partition(":")
+    noun, low, high = library.ours.split(":")
     pauses = high if low == high else f"up to {high}" if low == "0" else f"{low} to {high}"
-    advice = "`get_spin_lock`" if library.ours == "spin" else f"`get_mutex`, pauses of {pauses} ms"
+    advice = f"`get_{noun if noun == 'mutex' else 'spin_lock'}`, pauses of {pauses} ms"
     assert [
         row for row in PAGE.read_text().splitlines() if row.startswith("|") and library.name in row and advice in row
     ]
