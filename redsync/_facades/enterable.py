@@ -144,9 +144,9 @@ class ThreadEnterable(Enterable[Runner, EnteredT]):
             note(error, problem)
         except BaseException as interruption:
             # Perhaps before the release began: Python does not call `__exit__` again.
-            hold = hold or self._innermost(statement())
-            _hurry(hold, interruption)
             with suppress(RedsyncError):
+                hold = hold or self._innermost(statement())
+                _hurry(hold, interruption)
                 self._leave(hold)
             raise
 
