@@ -206,23 +206,10 @@ def test_no_synchronizer_is_named_like_the_keys_of_a_clusters_voter(nodes):
         client.get_lock(name).release()
 
 
-# Nodes that may have lost their memory
-
-
-def test_restarted_nodes_are_kept_out_of_new_grants_for_one_lease_by_default(nodes, eventually):
-    for i in range(3):
-        nodes.restart(i)
-    with Client(nodes.urls[:3], lease=1.0) as client:
-        assert states(client) == ["quarantined"] * 3
-        lock = client.get_lock("x")
-        with pytest.raises(QuorumError, match="restart_guard"):
-            lock.acquire(False)
-        assert lock.acquire(timeout=20)
-        eventually(lambda: states(client) == ["up"] * 3)
-    nodes.restart(0)
-    with Client(nodes.urls[:1]) as single:
-        assert states(single) == ["up"], "a single node is trusted"
-        assert single.get_lock("x").acquire(False)
+def test_guard_is_one_lease_by_default_and_a_single_node_is_trusted():
+    for urls, guard in (([f"{URL}{i}" for i in range(3)], 7.0), (URL, 0.0)):
+        with Client(urls, lease=7.0) as client:
+            assert client.runner.session.timing.restart_guard == guard
 
 
 # Settings from the environment
@@ -305,16 +292,19 @@ def test_client_made_without_a_majority_works_once_there_is_one(make_client, nod
 # The end
 
 
-def test_close_ends_waits(make_client, other, make_worker, raw, eventually):
-    client, holder = make_client(), make_client()
+@pytest.mark.asyncio_too
+@pytest.mark.usefixtures("both_flavours", "all_nodes_met")
+def test_close_ends_waits_and_releases_the_holds_of_others(make_client, make_worker, raw, eventually):
+    client, holder = make_client(lease=60.0), make_client()
     make_worker().do(holder.get_lock("x").acquire)
-    waiter = other.start(client.get_lock("x").acquire)
-    watcher = make_worker().start(client.get_lock("x", timeout=20).__enter__)
+    hold = make_worker().do(client.get_lock("y").__enter__)
+    calls = [client.get_lock("x").acquire, client.get_lock("x", timeout=20).__enter__, hold.wait_lost]
+    waits = [make_worker().start(call) for call in calls]
     eventually(lambda: len(client.inspect("x").waiters) == 2)
     started = time.monotonic()
     client.close()
-    for waiting in (waiter, watcher):
-        assert isinstance(waiting.exception(20), ClientClosedError)
+    for wait in waits:
+        assert isinstance(wait.exception(20), ClientClosedError)
     assert time.monotonic() - started < PATIENCE
     eventually(lambda: raw.keys() == [{b"redsync:x"}] * 5)
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from redsync import AsyncClient, Client, ClientClosedError, LeaseLostError
+from redsync import AsyncClient, Client, ClientClosedError
 from tests.aio_support import in_loop
 
 SHORTEST = 0.6
@@ -95,21 +95,6 @@ def test_hold_is_renewed_during_the_wait(make_client):
     assert not client.get_lock("x").locked()
 
 
-@pytest.mark.usefixtures("both_flavours")
-def test_loss_ends_the_wait(client, make_client, other):
-    lock, rival = client.get_lock("x", min_hold=60), make_client()
-
-    def steal():
-        time.sleep(0.2)
-        return rival.get_lock("x").force_release()
-
-    assert lock.acquire()
-    thief = other.start(steal)
-    with pytest.raises(LeaseLostError):
-        lock.release()
-    assert thief.result(20)
-
-
 @pytest.mark.parametrize("lease", [LEASE, 5.0])
 def test_interrupted_wait_leaves_the_lock_to_its_lease(make_client, lease):
     client, other = make_client(lease=lease), make_client()
@@ -168,15 +153,6 @@ def test_close_leaves_the_lock_of_a_waiting_release_to_its_lease(make_client, ot
     with pytest.raises(ClientClosedError):
         releasing.result(20)
     assert 2.5 <= wait_until_free(rival, began) < FREE_LATE
-
-
-@pytest.mark.usefixtures("both_flavours")
-def test_close_frees_the_lock_whose_shortest_time_is_over(make_client):
-    client = make_client()
-    assert client.get_lock("x", min_hold=0.1).acquire()
-    time.sleep(0.1)
-    client.close()
-    assert not make_client().get_lock("x").locked()
 
 
 def test_thread_that_ends_leaves_the_lock_to_its_lease(make_client, make_worker):

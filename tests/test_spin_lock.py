@@ -16,30 +16,19 @@ def lock(client):
     return client.get_spin_lock("x")
 
 
-class Backoff:
-    """Records its arguments, and always returns the same pause."""
-
-    def __init__(self, pause):
-        self._pause = pause
-        self.tries = []
-
-    def __call__(self, tries):
-        self.tries.append(tries)
-        return self._pause
-
-
-def test_waiting_calls_the_backoff_and_leaves_no_place_on_any_node(client, lock, other, raw, eventually):
-    backoff = Backoff(0.001)
-    waiting = client.get_spin_lock("x", backoff=backoff)
+@pytest.mark.parametrize("kind", ["spin_lock", "mutex"])
+def test_waiting_calls_the_backoff_and_leaves_no_place_on_any_node(client, kind, other, raw, eventually):
+    tried, make = [], getattr(client, f"get_{kind}")
+    lock, waiting = make("x"), make("x", backoff=lambda tries: tried.append(tries) or 0.001)
     with waiting:
         pass
     other.do(lock.acquire)
     assert waiting.acquire(False) is False
-    assert backoff.tries == [], "it has not waited"
+    assert tried == [], "it has not waited"
     seen = []
 
     def look_and_release():
-        eventually(lambda: len(backoff.tries) > 20)
+        eventually(lambda: len(tried) > 20)
         seen.append((raw.keys(), client.inspect("x").waiters))
         lock.release()
 
@@ -47,7 +36,7 @@ def test_waiting_calls_the_backoff_and_leaves_no_place_on_any_node(client, lock,
     assert waiting.acquire(timeout=20)
     releaser.result(20)
     assert seen == [([{b"redsync:x"}] * 5, ())]
-    assert backoff.tries[:3] == [1, 2, 3]
+    assert tried[:3] == [1, 2, 3]
     waiting.release()
     eventually(lambda: raw.keys() == [set()] * 5)
 
@@ -75,9 +64,9 @@ def test_backoff_with_an_invalid_pause_is_a_value_error_and_leaves_nothing(clien
 
 
 def test_backoff_that_is_not_a_function_is_refused(client):
-    for backoff in (0.1, "soon", (1, 2)):
+    for make, backoff in ((client.get_spin_lock, 0.1), (client.get_spin_lock, "soon"), (client.get_mutex, (1, 2))):
         with pytest.raises(TypeError, match="backoff must be a function from the number of tries to seconds, not"):
-            client.get_spin_lock("x", backoff=backoff)
+            make("x", backoff=backoff)
 
 
 @pytest.mark.threads_only
