@@ -84,12 +84,13 @@ def verdict_of(choices: Sequence[Choice | None], *, silence_refuses: bool = True
     """
     nodes = len(choices)
     quorum = nodes // 2 + 1
-    granted, refused, missing = choices.count(_GRANTED), choices.count(_REFUSED), choices.count(None)
+    granted = choices.count(_GRANTED)
     if granted >= quorum:
         return _WON
+    missing = choices.count(None)
     if granted + missing >= quorum:
         return _PENDING  # The missing votes decide.
-    if missing and not silence_refuses and nodes - refused >= quorum:
+    if missing and not silence_refuses and nodes - choices.count(_REFUSED) >= quorum:
         return _PENDING  # Failures alone rule a quorum out.
     return _LOST
 

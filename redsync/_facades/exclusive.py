@@ -68,9 +68,11 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
 
     def _check_min_hold(self, lease: float | None) -> None:
         """Raise if a hold would end before its shortest time: at the end of its own lease, or of `max_hold`."""
-        timing, shortest = self._runner.session.timing, self._min_hold
-        for limit, until in ("lease", lease and timing.valid_until(0.0, lease)), ("max_hold", self._max_hold):
-            if shortest is not None and until is not None and shortest >= until:
+        if (shortest := self._min_hold) is None:
+            return
+        believed = lease and self._runner.session.timing.valid_until(0.0, lease)
+        for limit, until in ("lease", believed), ("max_hold", self._max_hold):
+            if until is not None and shortest >= until:
                 raise ValueError(f"min_hold of {shortest:g} s is not shorter than {limit}, after which the hold ends")
 
     def _request(self, timeout: float | None, lease: float | None, count: int) -> AcquireRequest:
