@@ -71,7 +71,7 @@ class Notifier:
             for callback in (*dict.fromkeys(event.state.on_lost), *event.state.loss_callbacks):
                 self._call(callback, event.state)
         elif isinstance(event, HoldOrphaned):
-            text = "released the hold of %r for %s, which ended without releasing it"
+            text = "ended the hold of %r by %s, which ended without releasing it"
             quietly(log.warning, text, event.name, event.owner)
         elif event.state == "up":
             quietly(node_log.info, "node %s is up", event.node)
