@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 from redsync import __version__
@@ -22,6 +22,8 @@ from redsync.cli.output import put, tell, warn, write
 
 if TYPE_CHECKING:
     from redsync import Client
+
+T = TypeVar("T")
 
 COMMANDS: Final = {
     "lock": "lock_command.run",
@@ -107,40 +109,27 @@ def name_of(text: str) -> str | bytes:
     return text
 
 
-def address(text: str) -> tuple[str, int]:
-    """Return host and port of `HOST:PORT`; brackets enclose an IPv6 address."""
-    with suppress(ValueError):
-        parts = urlsplit(f"//{text}")
-        if parts.hostname and parts.port is not None:
-            return parts.hostname, parts.port
-    raise argparse.ArgumentTypeError(f"must be HOST:PORT, such as 127.0.0.1:9465 or [::1]:9465, not {text!r}")
+def _checked(what: str, read: Callable[[str], T], fits: Callable[[T], bool]) -> Callable[[str], T]:
+    """Return a function that reads a word; if it does not fit, the error says what it must be."""
 
-
-def whole(least: int, most: int | None = None) -> Callable[[str], int]:
-    """Return a function that parses a whole number in that range."""
-    allowed = f"of {least} or more" if most is None else f"from {least} to {most:,}"
-
-    def read(text: str) -> int:
-        if text.isascii() and text.isdigit() and least <= int(text) <= (int(text) if most is None else most):
-            return int(text)
-        raise argparse.ArgumentTypeError(f"must be a whole number {allowed}, not {text!r}")
-
-    return read
-
-
-def seconds(least: float | None = None) -> Callable[[str], float]:
-    """Return a function that parses a time in seconds, at least `least`, or any above 0."""
-    allowed = "a positive number of seconds" if least is None else "a number of seconds"
-    allowed += f" of {least:g} or more" if least else ""
-
-    def read(text: str) -> float:
+    def check(text: str) -> T:
         with suppress(ValueError):
-            number = float(text)
-            if math.isfinite(number) and (number > 0 if least is None else number >= least):
-                return number
-        raise argparse.ArgumentTypeError(f"must be {allowed}, not {text!r}")
+            value = read(text)
+            if fits(value):
+                return value
+        raise argparse.ArgumentTypeError(f"must be {what}, not {text!r}")
 
-    return read
+    return check
+
+
+_ADDRESS: Final = _checked(
+    "HOST:PORT, such as 127.0.0.1:9465 or [::1]:9465",
+    lambda text: urlsplit(f"//{text}"),
+    lambda address: bool(address.hostname) and address.port is not None,
+)
+_COUNT: Final = _checked("a whole number of 1 or more", int, lambda number: number >= 1)
+_SECONDS: Final = _checked("a positive number of seconds", float, lambda number: 0 < number < math.inf)
+_SECONDS_OR_0: Final = _checked("a number of seconds", float, lambda number: 0 <= number < math.inf)
 
 
 def urls_of(options: argparse.Namespace) -> list[str]:
@@ -215,7 +204,7 @@ def _matching(limit: int) -> argparse.ArgumentParser:
     text = "pattern of names, with * ? [a-z] (default: all)"
     options.add_argument("pattern", nargs="?", default="*", metavar="PATTERN", help=text)
     text = f"the most names to query (default: {limit:,})"
-    options.add_argument("--limit", type=whole(1), default=limit, metavar="N", help=text)
+    options.add_argument("--limit", type=_COUNT, default=limit, metavar="N", help=text)
     return options
 
 
@@ -225,7 +214,7 @@ def _add_inspecting(commands: Any) -> None:
     json.add_argument("--json", action="store_true", help="write JSON to standard output")
     _add_nodes(nodes)
     text = "how long to wait for a node (default: 1)"
-    nodes.add_argument("--timeout", type=seconds(), default=1.0, metavar="SECONDS", help=text)
+    nodes.add_argument("--timeout", type=_SECONDS, default=1.0, metavar="SECONDS", help=text)
     named.add_argument("name", metavar="NAME", help="the name, without the prefix")
 
     doctor = _add(commands, "doctor", "check each node and the deployment, and advise", nodes, json)
@@ -240,21 +229,22 @@ def _add_inspecting(commands: Any) -> None:
     take_away.epilog = "Exit status: 0 released, 1 not held by that owner, or not confirmed."
     top = _add(commands, "top", "show holders and waiters continuously, until Ctrl-C", nodes, _matching(1000))
     text = "time between refreshes (default: 1)"
-    top.add_argument("--interval", type=seconds(), default=1.0, metavar="SECONDS", help=text)
+    top.add_argument("--interval", type=_SECONDS, default=1.0, metavar="SECONDS", help=text)
     summary = "export the nodes' state to Prometheus, until SIGTERM or Ctrl-C"
     exporter = _add(commands, "exporter", summary, nodes, _matching(10_000))
     text = "address to serve on (default: 127.0.0.1:9465; port 0 picks a free port)"
-    exporter.add_argument("--listen", type=address, default=("127.0.0.1", 9465), metavar="HOST:PORT", help=text)
+    exporter.add_argument("--listen", type=_ADDRESS, default="127.0.0.1:9465", metavar="HOST:PORT", help=text)
 
 
 def _add_local(commands: Any) -> None:
     """Add the commands that start servers on this machine."""
     dev = _add(commands, "dev", "run throwaway local nodes until Ctrl-C; print what to export")
     dev.add_argument("--json", action="store_true", help="write JSON to standard output")
-    dev.add_argument("-n", "--nodes", type=whole(1), default=3, metavar="N", help="number of nodes (default: 3)")
+    dev.add_argument("-n", "--nodes", type=_COUNT, default=3, metavar="N", help="number of nodes (default: 3)")
     summary = "watch processes compete for locks while nodes fail, and check every acquisition"
     add = _add(commands, "demo", summary).add_argument
-    add("--seconds", type=seconds(1), default=12.0, metavar="S", help="duration of the run (12)")
+    long_enough = _checked("a number of seconds of 1 or more", float, lambda number: 1 <= number < math.inf)
+    add("--seconds", type=long_enough, default=12.0, metavar="S", help="duration of the run (12)")
     add("--seed", type=int, metavar="N", help="repeat the choices of an earlier run (random)")
 
 
@@ -316,23 +306,25 @@ def _add_lock(commands: Any) -> None:
     add = waiting.add_mutually_exclusive_group().add_argument
     text = "do not wait: exit with 75 if others hold the lock"
     add("-n", "--nonblock", action="store_const", const=0.0, dest="wait", help=text)
-    add("-w", "--wait", type=seconds(0), metavar="SECONDS", help="wait at most this long, then exit with 75")
+    add("-w", "--wait", type=_SECONDS_OR_0, metavar="SECONDS", help="wait at most this long, then exit with 75")
     add = waiting.add_argument
-    add("-E", "--conflict-exit-code", type=whole(0, 255), default=BUSY, metavar="N", help="exit with N instead of 75")
+    status = _checked("a whole number from 0 to 255", int, range(256).__contains__)
+    add("-E", "--conflict-exit-code", type=status, default=BUSY, metavar="N", help="exit with N instead of 75")
 
     kinds = parser.add_argument_group("kind of lock (default: fenced, one holder at a time)")
     add = kinds.add_mutually_exclusive_group().add_argument
     add("-s", "--shared", action="store_true", help="read side of a read-write lock: shared with other readers")
     add("-x", "--exclusive", action="store_true", help="write side of a read-write lock: one holder at a time")
-    add("--permits", type=whole(1, 10_000), metavar="N", help="one of a semaphore's N permits: N holders at a time")
+    permits = _checked("a whole number from 1 to 10,000", int, range(1, 10_001).__contains__)
+    add("--permits", type=permits, metavar="N", help="one of a semaphore's N permits: N holders at a time")
     add("--fair", action="store_true", help="fair lock: first come, first served")
 
     add = parser.add_argument_group("how long to hold").add_argument
     text = "how long others wait after a crash (default: REDSYNC_LEASE, or 30)"
-    add("--lease", type=seconds(), metavar="SECONDS", help=text)
-    add("--min-hold", type=seconds(), metavar="SECONDS", help="hold the lock this long, even if the command is shorter")
-    add("--max-hold", type=seconds(), metavar="SECONDS", help="end the command after this long, and exit with 124")
-    add("-k", "--kill-after", type=seconds(0), metavar="SECONDS", help="time from SIGTERM to SIGKILL (default: 5)")
+    add("--lease", type=_SECONDS, metavar="SECONDS", help=text)
+    add("--min-hold", type=_SECONDS, metavar="SECONDS", help="hold the lock this long, even if the command is shorter")
+    add("--max-hold", type=_SECONDS, metavar="SECONDS", help="end the command after this long, and exit with 124")
+    add("-k", "--kill-after", type=_SECONDS_OR_0, metavar="SECONDS", help="time from SIGTERM to SIGKILL (default: 5)")
     text = "before the lock is lost, send SIGTERM and later SIGKILL (term, the default), or nothing (ignore)"
     add("--on-lost", choices=("term", "ignore"), default="term", help=text)
     _add_nodes(parser)

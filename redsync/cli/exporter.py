@@ -98,7 +98,7 @@ class Kept:
 
 def exporter(options: Any) -> int:
     """Serve the metrics, until SIGTERM or Ctrl-C."""
-    nodes, registry, (host, port) = Nodes(options), CollectorRegistry(), options.listen
+    nodes, registry, host, port = Nodes(options), CollectorRegistry(), options.listen.hostname, options.listen.port
     registry.register(Kept(lambda: look(nodes, encoded(options.pattern), options.limit, MOST)))
     with contextlib.suppress(KeyboardInterrupt):
         signal.signal(signal.SIGTERM, signal.default_int_handler)
