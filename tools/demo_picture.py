@@ -93,14 +93,16 @@ class Run:
         return begin, begin + _CLOSE_MS
 
 
-def _plural(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+def _plural(number: str, noun: str) -> str:
+    return f"{number} {noun}{'' if number == '1' else 's'}"
 
 
 def draw(run: Run) -> str:
     """Return the picture as the text of an SVG file."""
     nouns = ("acquisition", "overlap", "lost update", "lost hold", "zombie key")
-    verdict = ", ".join(_plural(run.report.counts[f"{noun}s"], noun) for noun in nouns)
+    lost = sum(each.outcome == "lost" for each in run.report.attempts)
+    figures = run.report.figures | {"lost holds": f"{lost:,}"}
+    verdict = ", ".join(_plural(figures[f"{noun}s"], noun) for noun in nouns)
     rows = min(max(run.workers * _WORKER, _LANE), _TALLEST)
     top = 82
     lanes = top + run.nodes * _NODE + 4

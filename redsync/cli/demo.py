@@ -21,12 +21,12 @@ import json
 import logging
 import os
 import random
-import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -134,7 +134,7 @@ class Report:
         begin: The start of the run, in ns on the workers' clock.
         holds: The attempts that acquired, for each lock, in the order of their grants.
         overlaps: The pairs of holds of one lock at one instant.
-        counts: How often what happened.
+        figures: The rows of the table; the last three figures must be 0.
         evidence: The sentences about broken promises, at most a screen of lines; empty if none was broken.
     """
 
@@ -147,19 +147,28 @@ class Report:
 
     def __post_init__(self) -> None:
         ordered = sorted((each for each in self.attempts if each.granted), key=lambda each: each.granted)
-        outcomes = [each.outcome for each in self.attempts]
+        outcomes = Counter(each.outcome for each in self.attempts)
         self.holds = [[each for each in ordered if each.lock == lock] for lock in range(len(self.counters))]
         self.overlaps = [pair for holds in self.holds for pair in overlaps(holds)]
         lost = list(map(lost_updates, self.holds, self.counters))
-        self.counts = {
-            "acquisitions": len(ordered),
-            "re-entries": sum(each.reentries for each in self.attempts),
-            "QuorumErrors seen": outcomes.count("no quorum"),
-            "timeouts": outcomes.count("timeout"),
-            "lost holds": outcomes.count("lost"),
-            "overlaps": len(self.overlaps),
-            "lost updates": sum(lost),
-            "zombie keys": sum(map(len, self.zombies.values())),
+        turns = [pair for holds in self.holds for pair in pairwise(holds)]
+        waits = [hold.granted - hold.asked for hold in ordered]
+        percentiles = quantiles(waits, n=100) if len(waits) > 1 else [0.0] * 99
+        changes = sum(one.worker != other.worker for one, other in turns)
+        longest = max((other.granted - one.ended for one, other in turns), default=0)
+        self.figures = {
+            "acquisitions": f"{len(ordered):,}",
+            "re-entries": f"{sum(each.reentries for each in self.attempts):,}",
+            "hand-overs per second": f"{changes / self.seconds:,.0f}",
+            "wait p50, ms": f"{percentiles[49] / 1e6:,.1f}",
+            "wait p99, ms": f"{percentiles[98] / 1e6:,.1f}",
+            "longest pause of a lock, ms": f"{longest / 1e6:,.1f}",
+            "QuorumErrors seen": f"{outcomes['no quorum']:,}",
+            "timeouts, lost holds": f"{outcomes['timeout']:,}, {outcomes['lost']:,}",
+            "faults injected": f"{len(self.outages)}",
+            "overlaps": f"{len(self.overlaps):,}",
+            "lost updates": f"{sum(lost):,}",
+            "zombie keys": f"{sum(map(len, self.zombies.values())):,}",
         }
         untold = [each for each in ordered if each.outcome == "held" and not each.kept]
         self.evidence = [f"overlap on lock {one.lock + 1}: {one} and {other}" for one, other in self.overlaps[:_SHOWN]]
@@ -168,38 +177,17 @@ class Report:
         for node, keys in self.zombies.items():
             self.evidence += [f"zombie key on node {node + 1}: {key.decode(errors='replace')}" for key in keys[:_SHOWN]]
 
-    def rows(self) -> list[tuple[str, str]]:
-        """Return the rows of the table, each with a caption and a figure; the last three figures must be 0."""
-        turns = [pair for holds in self.holds for pair in pairwise(holds)]
-        waits = [hold.granted - hold.asked for holds in self.holds for hold in holds]
-        percentiles = quantiles(waits, n=100) if len(waits) > 1 else [0.0] * 99
-        changes = sum(one.worker != other.worker for one, other in turns)
-        longest = max((other.granted - one.ended for one, other in turns), default=0)
-        count = {caption: f"{count:,}" for caption, count in self.counts.items()}
-        return [
-            ("acquisitions", count["acquisitions"]),
-            ("re-entries", count["re-entries"]),
-            ("hand-overs per second", f"{changes / self.seconds:,.0f}"),
-            ("wait p50, ms", f"{percentiles[49] / 1e6:,.1f}"),
-            ("wait p99, ms", f"{percentiles[98] / 1e6:,.1f}"),
-            ("longest pause of a lock, ms", f"{longest / 1e6:,.1f}"),
-            ("QuorumErrors seen", count["QuorumErrors seen"]),
-            ("timeouts, lost holds", f"{count['timeouts']}, {count['lost holds']}"),
-            ("faults injected", f"{len(self.outages)}"),
-            *((caption, count[caption]) for caption in _ZEROS),
-        ]
-
     def conclusion(self) -> str:
         """Return the run in one sentence."""
-        acquisitions = self.counts["acquisitions"]
+        acquisitions = self.figures["acquisitions"]
         who = f"{PROCESSES * THREADS} workers in {PROCESSES} processes"
         if self.evidence:
             return f"{who} found a broken promise of redsync: please report this, with the output above."
-        if not acquisitions:
+        if acquisitions == "0":
             return f"{who} never got a lock, which proves nothing: the machine may be too busy."
         stories = " and ".join(f"node {node + 1} {_STORIES[outage.what]}" for node, outage in self.outages.items())
         return (
-            f"{who} took {LOCKS} locks on {NODES} nodes {acquisitions:,} times{stories and f', while {stories}'}: "
+            f"{who} took {LOCKS} locks on {NODES} nodes {acquisitions} times{stories and f', while {stories}'}: "
             f"never did two hold the same lock at once, no update was lost, and nothing was left behind."
         )
 
@@ -234,7 +222,7 @@ def lost_updates(holds: Sequence[Attempt], counter: int) -> int:
 def run(options: argparse.Namespace) -> int:
     """Run the demo; return its exit status."""
     report = play(options)
-    return BROKEN if report.evidence or not report.counts["acquisitions"] else FINE
+    return BROKEN if report.evidence or not any(report.holds) else FINE
 
 
 def play(options: argparse.Namespace) -> Report:
@@ -275,15 +263,7 @@ class Demo:
             f"{PROCESSES} processes with {THREADS} threads each will compete for {LOCKS} locks for {self._seconds:g} s "
             f"(seed {self._seed})",
         )
-        # Ctrl-C waits until the stack knows each worker that runs.
-        pressed: list[int] = []
-        before = signal.signal(signal.SIGINT, lambda number, _: pressed.append(number))
-        try:
-            self._start_workers()
-        finally:
-            signal.signal(signal.SIGINT, before)
-        if pressed:
-            raise KeyboardInterrupt
+        self._start_workers()
         self._await_first_lock()
         self._fight()
         # A command under way may need a moment; but a claim that was not released must not expire meanwhile.
@@ -294,7 +274,7 @@ class Demo:
         return Report(self._attempts, counters, left, self._outages, self._seconds, self._begin)
 
     def _start_workers(self) -> None:
-        """Start the worker processes; the stack ends them."""
+        """Start the worker processes; the stack ends them, or the end of their standard input."""
         for process in range(PROCESSES):
             arguments = map(str, (self._seed, process, self._counters))
             worker = subprocess.Popen(  # noqa: S603  (runs our own module)
@@ -405,7 +385,7 @@ def show(report: Report) -> None:
     """Print the report; the figures that must be 0 are green or red."""
     table = Table("", "", box=SIMPLE, show_header=False)
     table.columns[1].justify = "right"
-    for caption, figure in report.rows():
+    for caption, figure in report.figures.items():
         style = f"bold {_GOOD if figure == '0' else 'red'}" if caption in _ZEROS else ""
         table.add_row(caption, figure, style=style)
     write_table(table)

@@ -67,9 +67,10 @@ def test_demo_keeps_every_promise_and_leaves_nothing(run_demo, tmp_path):
 
 @linux
 @pytest.mark.parametrize("after", ["first lock", *swept("servers", "hangs (SIGSTOP)")])
-def test_interrupted_demo_leaves_nothing(run_demo, tmp_path, after):
+def test_interrupted_demo_leaves_nothing(run_demo, tmp_path, eventually, after):
     # Python closes a file or socket whose `with` an interruption prevents, for example one that it imports; and warns.
-    warnings = "error,ignore:unclosed:ResourceWarning"
+    # So it does of a worker that has just started, which ends with its standard input.
+    warnings = "error,ignore:unclosed:ResourceWarning,ignore:subprocess:ResourceWarning"
     process = run_demo("--seconds", "8", PYTHONWARNINGS=warnings)
     process.read_until(after)
     # As a terminal does, to the whole foreground group.
@@ -78,7 +79,7 @@ def test_interrupted_demo_leaves_nothing(run_demo, tmp_path, after):
     assert process.returncode == 130, err
     assert err == "redsync demo: interrupted\n"
     assert list(tmp_path.iterdir()) == []
-    assert lines_of(process, tmp_path) == []
+    eventually(lambda: lines_of(process, tmp_path) == [])
 
 
 @linux
@@ -185,62 +186,64 @@ def test_report_of_a_run_passes_if_all_is_in_order():
     it = report(SECOND, FIRST, *FAILED)
     assert not it.evidence
     assert it.holds == [[FIRST, SECOND], []]
-    assert it.rows() == [
-        ("acquisitions", "2"),
-        ("re-entries", "3"),
-        ("hand-overs per second", "0"),
-        ("wait p50, ms", "20.0"),
-        ("wait p99, ms", "49.4"),
-        ("longest pause of a lock, ms", "18.0"),
-        ("QuorumErrors seen", "1"),
-        ("timeouts, lost holds", "1, 0"),
-        ("faults injected", "1"),
-        ("overlaps", "0"),
-        ("lost updates", "0"),
-        ("zombie keys", "0"),
-    ]
+    assert it.figures == {
+        "acquisitions": "2",
+        "re-entries": "3",
+        "hand-overs per second": "0",
+        "wait p50, ms": "20.0",
+        "wait p99, ms": "49.4",
+        "longest pause of a lock, ms": "18.0",
+        "QuorumErrors seen": "1",
+        "timeouts, lost holds": "1, 0",
+        "faults injected": "1",
+        "overlaps": "0",
+        "lost updates": "0",
+        "zombie keys": "0",
+    }
 
 
 LOST = held(1, 10, 10, outcome="lost", kept=False)
 
 
 @pytest.mark.parametrize(
-    ("attempts", "found", "counts", "evidence"),
+    ("attempts", "found", "figures", "evidence"),
     [
         pytest.param(
             [held(1, 10, 31, 1), SECOND],
             {},
-            {"overlaps": 1},
+            {"overlaps": "1"},
             ["overlap on lock 1: worker 1 from 10000000 to 31000000 ns and worker 2 from 30000000 to 32000000 ns"],
             id="overlap by the clock",
         ),
-        pytest.param([LOST, held(2, 12, 13, 1)], {"counters": (1, 0)}, {"lost holds": 1}, [], id="reported loss"),
+        pytest.param(
+            [LOST, held(2, 12, 13, 1)], {"counters": (1, 0)}, {"timeouts, lost holds": "0, 1"}, [], id="reported loss"
+        ),
         pytest.param(
             [held(1, 10, 10, kept=False)],
             {"counters": (0, 0)},
-            {"lost holds": 0},
+            {"timeouts, lost holds": "0, 0"},
             ["loss of lock 1 not told: worker 1 from 10000000 to 10000000 ns"],
             id="unreported loss",
         ),
         pytest.param(
             [FIRST, SECOND],
             {"counters": (1, 3)},
-            {"lost updates": 4},
+            {"lost updates": "4"},
             ["lost updates on lock 1: 1", "lost updates on lock 2: 3"],
             id="lost updates of any lock",
         ),
         pytest.param(
             [FIRST, SECOND],
             {"zombies": {2: [b"redsync:demo:1", b"redsync:\xff"]}},
-            {"zombie keys": 2},
+            {"zombie keys": "2"},
             ["zombie key on node 3: redsync:demo:1", "zombie key on node 3: redsync:\ufffd"],
             id="zombies",
         ),
     ],
 )
-def test_report_counts_what_happened_and_has_evidence_of_broken_promises(attempts, found, counts, evidence):
+def test_report_counts_what_happened_and_has_evidence_of_broken_promises(attempts, found, figures, evidence):
     it = report(*attempts, **found)
-    assert {what: it.counts[what] for what in counts} == counts
+    assert it.figures.items() >= figures.items()
     assert it.evidence == evidence
 
 
