@@ -6,7 +6,6 @@ import subprocess
 
 import pytest
 
-from redsync.cli import main
 from tests.cli.command_process import RELUCTANT
 from tests.support.sweeps import swept
 
@@ -19,37 +18,6 @@ from tests.support.sweeps import swept
 )
 def test_status_is_the_status_of_the_command(run_lock, program, status):
     assert run_lock("x", "--", "sh", "-c", program) == (status, "", "")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["x"], "no command to run"),
-        (["x", "-c", "true", "--", "true"], "not both"),
-        (["x", "-s", "-x", "--", "true"], "argument -x/--exclusive: not allowed with argument -s/--shared"),
-        (["x", "-s", "--fair", "--", "true"], "not allowed with argument -s/--shared"),
-        (["x", "--permits", "2", "-x", "--", "true"], "not allowed with argument --permits"),
-        (["x", "-n", "-w", "2", "--", "true"], "argument -w/--wait: not allowed with argument -n/--nonblock"),
-        (["x", "-q", "-v", "--", "true"], "argument -v/--verbose: not allowed with argument -q/--quiet"),
-        (["x", "--min-hold", "3", "--max-hold", "2", "--", "true"], "--min-hold is longer than --max-hold"),
-        (["x", "-w", "soon", "--", "true"], "must be a number of seconds, not 'soon'"),
-        (["x", "-w", "-1", "--", "true"], "must be a number of seconds, not '-1'"),
-        (["x", "--lease", "0", "--", "true"], "must be a positive number of seconds, not '0'"),
-        (["x", "-E", "256", "--", "true"], "must be a whole number from 0 to 255, not '256'"),
-        (["x", "--permits", "0", "--", "true"], "must be a whole number from 1 to 10,000, not '0'"),
-        (["x", "--on-lost", "pray", "--", "true"], "invalid choice: 'pray'"),
-        (["x", "--lease", "6", "-k", "5", "--", "true"], "give at least --lease 13, or at most --kill-after 2.4"),
-        (["", "--", "true"], "a name has 1 to 512 bytes"),
-    ],
-)
-def test_wrong_usage_ends_with_64_and_a_sentence(nodes, arguments, said, capsys, monkeypatch):
-    monkeypatch.setenv("REDSYNC_URLS", ",".join(nodes.urls))
-    try:
-        status = main(["lock", *arguments])
-    except SystemExit as end:
-        status = end.code
-    assert status == 64
-    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -87,10 +55,17 @@ def test_name_of_another_kind_ends_with_78(run_lock, client):
 
 
 @pytest.mark.parametrize(
-    ("command", "status"), [("/no/such/command", 127), *swept(("/etc/passwd", 126), ("/etc", 126))]
+    ("command", "status", "why"),
+    [
+        ("no\nsuch", 127, "can't run 'no\\nsuch': No such file or directory"),
+        *swept(("/etc/passwd", 126, "Permission denied"), ("/etc", 126, "Permission denied")),
+    ],
 )
-def test_lock_is_released_if_the_command_can_not_be_run(run_lock, client, command, status):
-    assert run_lock("x", "--", command)[0] == status
+def test_lock_is_released_if_the_command_can_not_be_run(run_lock, client, command, status, why):
+    ended, out, err = run_lock("x", "--", command)
+    assert (ended, out) == (status, "")
+    assert err.startswith("redsync lock: ")
+    assert err.endswith(f"{why}\n")
     assert not client.get_fenced_lock("x").locked()
 
 

@@ -1,5 +1,7 @@
 """Client records: packed so that later versions can add to them, and read without trust."""
 
+import math
+
 import msgpack
 import pytest
 from hypothesis import given, settings
@@ -44,17 +46,22 @@ def test_record_of_a_later_or_earlier_version_is_read():
     assert ClientRecord.unpack(msgpack.packb(fields)) == RECORD
 
 
+WRONG = {
+    "since": [None, math.nan, math.inf],
+    "pid": ["one", -1, math.inf],
+    "nodes": [5],
+    "held": [5, [5], [[b"1", "x"]]],
+}
+
+
 @pytest.mark.parametrize(
     "fields",
     [
         {},
         {"host": "h", "pid": 1, "program": "p"},
-        {"host": "h", "pid": 1, "program": "p", "since": 1.0, "nodes": 5},
-        {"host": "h", "pid": "one", "program": "p", "since": 1.0},
-        {"host": "h", "pid": 1, "program": "p", "since": None},
-        {"host": "h", "pid": float("inf"), "program": "p", "since": 1.0},
         ["h", 1, "p", 1.0],
         None,
+        *({**RECORD._asdict(), field: value} for field, values in WRONG.items() for value in values),
     ],
 )
 def test_packed_value_that_is_not_a_record_is_none(fields):
@@ -71,6 +78,11 @@ DEEP, NO_UTF8 = b"\x91" * 100_000 + b"\0", b"\x81\xa4host\xa1\xff"
 )
 def test_unpacked_value_is_none(packed):
     assert ClientRecord.unpack(packed) is None
+
+
+def test_long_names_in_a_record_are_cut():
+    record = ClientRecord.unpack(RECORD._replace(host="h" * 10_000, program="p" * 10_000).pack())
+    assert (len(record.host), len(record.program)) == (500, 500)
 
 
 # Lists of nodes.

@@ -2,13 +2,10 @@
 
 import contextlib
 import json
-import math
 
-import msgpack
 import pytest
 
 from redsync import LeaseLostError
-from redsync._core.client_records import ClientRecord
 from redsync._protocols.surveys import NameLook
 from redsync.cli import main, queries
 from tests.support.fake_server import GARBAGE, ODD_ANSWERS, FakeServer, answering
@@ -122,26 +119,6 @@ WORDS = [5, [b"a", b"1", b"", 1, b""], [b"a", 1, b"", b"1", b""], [1, 1, b"", 1,
 def test_malformed_claim_is_refused(words):
     with pytest.raises(ValueError, match="lock"):
         NameLook.read([b"lock", [words], 1, [], 0, 0, 0, []])
-
-
-NO_RECORDS = [
-    {"since": math.nan},
-    {"since": math.inf},
-    {"pid": -1},
-    {"held": 5},
-    {"held": [5]},
-    {"held": [[b"1", "x"]]},
-]
-
-
-@pytest.mark.parametrize("fields", NO_RECORDS, ids=repr)
-def test_record_with_invalid_fields_is_not_a_record(fields):
-    assert ClientRecord.unpack(msgpack.packb({**ClientRecord("h", 1, "p", 1.0)._asdict(), **fields})) is None
-
-
-def test_long_names_in_a_record_are_cut():
-    record = ClientRecord.unpack(ClientRecord("h" * 10_000, 1, "p" * 10_000, 1.0).pack())
-    assert (len(record.host), len(record.program)) == (500, 500)
 
 
 def test_node_whose_reply_never_ends_is_left_out(run, monkeypatch):

@@ -44,12 +44,6 @@ def test_top_restores_the_terminal_at_ctrl_c_and_when_it_is_terminated(nodes, st
     assert command.end() == status
 
 
-def test_top_without_terminal_is_wrong_usage(redsync):
-    done = redsync("top")
-    assert done.status == 64
-    assert "terminal" in done.err
-
-
 def shown(seen, width=80, height=24, clock=1e9):
     out = Console(file=io.StringIO(), width=width, height=height)
     out.print(page(seen, clock, height))
