@@ -18,6 +18,8 @@ from redsync.contrib.flask import Redsync as FlaskRedsync
 
 pytestmark = [pytest.mark.framework, pytest.mark.sweep]
 
+KEY = "X-API-Key"
+
 
 def flask_app(urls):
     redsync = FlaskRedsync()
@@ -41,6 +43,16 @@ def flask_app(urls):
     @redsync.limit("user:{user}", [(2, 60), (9, 3600)])
     def limited(user):
         return {"hello": user}
+
+    @app.get("/keyed")
+    @redsync.limit("key:{key}", 1, per=60, key=lambda: flask.request.headers[KEY])
+    def keyed():
+        return "ok"
+
+    @app.get("/open")
+    @redsync.limit("open", 1, per=60, on_outage="open")
+    def unlimited():
+        return "ok"
 
     @app.get("/named/<client>")
     @redsync.lock("named:{client}")
@@ -108,6 +120,20 @@ class FastapiSite:
         @app.get("/limited/{user}", dependencies=[redsync.limit("user:{user}", [(2, 60), (9, 3600)])])
         async def limited(user: str):
             return {"hello": user}
+
+        of_key = redsync.limit("key:{key}", 1, per=60, key=lambda request: request.headers[KEY])
+
+        @app.get("/keyed", dependencies=[of_key])
+        async def keyed():
+            return "ok"
+
+        @app.get("/open", dependencies=[redsync.limit("open", 1, per=60, on_outage="open")])
+        async def unlimited():
+            return "ok"
+
+        @app.get("/held")
+        async def held(hold=fastapi.Depends(redsync.lock("held"))):  # noqa: B008  (as FastAPI's users write it)
+            return {"lost": hold.lost, "name": hold.name}
 
         @app.get("/named/{client}", dependencies=[redsync.lock("named:{client}")])
         async def named(client: str):
@@ -196,14 +222,22 @@ def test_reply_beyond_the_limit_says_when_to_retry(web):
     assert web.get("/limited/bob").status_code == 200
 
 
-def test_one_dead_node_of_three_changes_nothing_and_two_are_a_503(nodes, web):
+def test_each_key_has_its_own_limit(web):
+    web.post("/orders/7")
+    keys = ("ada", "bob", "ada", "a" * 2000)
+    assert [web.get("/keyed", headers={KEY: key}).status_code for key in keys] == [200, 200, 429, 200]
+
+
+def test_one_dead_node_of_three_changes_nothing_and_two_are_a_503_unless_a_limit_is_open(nodes, web):
     nodes.kill(0)
     assert web.post("/orders/1").status_code == 200
     assert web.get("/limited/eve").status_code == 200
+    assert [web.get("/open").status_code for _ in range(2)] == [200, 429]
     nodes.kill(1)
     for reply in (web.post("/orders/1"), web.get("/limited/eve")):
         assert reply.status_code == 503
         assert "the lock service is unavailable" in reply.text
+    assert [web.get("/open").status_code for _ in range(2)] == [200, 200]
 
 
 @pytest.mark.parametrize("make", [FlaskRedsync, FastapiRedsync])
@@ -218,6 +252,11 @@ def test_bad_options_are_refused_at_once(make):
         redsync.lock("x", timeout=-1)
     with pytest.raises(ValueError, match="busy must be an error status"):
         redsync.lock("x", busy=200)
+    for name, options in (("pay:{key}", {}), ("pay", {"key": lambda *_: "ada"})):
+        with pytest.raises(ValueError, match="belong together"):
+            redsync.limit(name, 1, per=60, **options)
+    with pytest.raises(ValueError, match='must be "open" or "closed"'):
+        redsync.limit("pay", 1, per=60, on_outage="ajar")
 
 
 # Flask.
@@ -258,6 +297,10 @@ def test_bad_setting_stops_an_application_of_flask_at_its_start(monkeypatch):
 
 
 # FastAPI.
+
+
+def test_guard_may_stand_within_depends(fastapi_web):
+    assert fastapi_web.get("/held").json() == {"lost": False, "name": "held"}
 
 
 def test_bad_configuration_stops_an_application_of_fastapi_at_its_start(monkeypatch):
