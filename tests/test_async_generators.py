@@ -9,7 +9,7 @@ import pytest
 from redsync import HoldLost, HoldOrphaned, LeaseLostError
 from tests.aio_support import claims, client_of, comes_out, in_loop, run, until, uvloop_in_sweeps
 from tests.support.kinds import KINDS, each_entered
-from tests.support.locks import lose
+from tests.support.locks import PATIENCE, lose
 from tests.test_async_with import goes_on
 
 ENDLESS = 30
@@ -21,16 +21,12 @@ async def rows(lock):
             yield i
 
 
-async def is_free(nodes, kind="lock"):
-    """Return True if another client gets it at once."""
+async def becomes_free(nodes, kind="lock"):
+    """Wait until another client gets it."""
     async with client_of(nodes) as other:
         lock = KINDS["write" if kind == "read" else kind](other)  # readers keep only writers out
-        return bool(await lock.acquire(False)) and await lock.release() is None
-
-
-async def becomes_free(nodes, kind="lock"):
-    while not await is_free(nodes, kind):  # noqa: ASYNC110  (nodes do not tell)
-        await asyncio.sleep(0.01)
+        assert await lock.acquire(timeout=PATIENCE)
+        await lock.release()
 
 
 def is_held(client):
@@ -59,48 +55,50 @@ async def sleep_in(lock):
     return inside
 
 
+async def sleep_in_rows_of(lock):
+    """Close a generator itself at the end."""
+    async with aclosing(rows(lock)) as stream:
+        await anext(stream)
+        inside = True
+        await asyncio.sleep(ENDLESS)
+    return inside
+
+
 # Closed in the regular way.
+
+
+async def break_off(stream):
+    async with aclosing(stream):
+        async for i in stream:
+            if i == 2:
+                break
+
+
+async def end(stream):
+    async for _ in stream:
+        pass
 
 
 @each_entered
 @uvloop_in_sweeps
 @in_loop
 async def test_closed_generator_has_sent_its_release(nodes, raw, kind, loop):
+    """Also if another task ends it, as with fixtures of test frameworks: one task runs up to the `yield`."""
     async with client_of(nodes) as client:
         lock = KINDS[kind](client)
-        async with aclosing(rows(lock)) as stream:
-            async for i in stream:
-                if i == 2:
-                    break
-        if kind == "multi":  # the loop releases some of its locks
-            await until(lambda: not any(part._entered for part in lock._locks))
-        assert not is_held(client)
-        await becomes_free(nodes, kind)
-        await goes_on()
-
-
-@each_entered
-@in_loop
-async def test_generator_ended_by_another_task_releases_its_lock(nodes, raw, kind):
-    """By closing it, or like fixtures of test frameworks: one task runs up to the `yield`, another one from there."""
-    async with client_of(nodes) as client:
-        lock = KINDS[kind](client)
-
-        async def fixture():
-            async with lock:
-                yield 1
-
-        for end in (lambda stream: stream.aclose(), lambda stream: anext(stream, None)):
-            stream = fixture()
-            await anext(stream)
-            await asyncio.create_task(_awaiting(end(stream)))
+        await break_off(rows(lock))
+        for finish in (break_off, end):
+            if kind == "multi":  # the loop releases some of its locks
+                await until(lambda: not any(part._entered for part in lock._locks))
+            assert not is_held(client)
             await becomes_free(nodes, kind)
             await until(lambda: not lock._entered)
             await goes_on()
-
-
-async def _awaiting(awaitable):
-    return await awaitable
+            stream = rows(lock)
+            await anext(stream)
+            await asyncio.create_task(finish(stream))
+        await becomes_free(nodes, kind)
+        await until(lambda: not lock._entered)
 
 
 def test_generators_left_at_the_end_of_the_loop_are_silent(nodes, raw):
@@ -159,11 +157,12 @@ async def test_loss_during_a_generator_is_raised_by_its_close(nodes):
 async def test_dropped_coroutine_releases_its_lock_in_the_next_turns(nodes, raw, kind):
     async with client_of(nodes) as client:
         lock = KINDS[kind](client)
-        await drop(sleep_in(lock))
-        await becomes_free(nodes, kind)
-        await until(lambda: not lock._entered)
-        assert not is_held(client)
-        await goes_on()
+        for sleep in (sleep_in, sleep_in_rows_of):
+            await drop(sleep(lock))
+            await becomes_free(nodes, kind)
+            await until(lambda: not lock._entered)
+            assert not is_held(client)
+            await goes_on()
 
 
 @in_loop
@@ -230,7 +229,7 @@ async def test_dropped_coroutine_with_a_lost_hold_raises_or_is_logged_in_another
         with pytest.raises(LeaseLostError):
             await drop(lose_in(client, client.get_lock("x")))
         await goes_on()
-        coroutine = lose_in(client, client.get_lock("x"))
+        coroutine = lose_in(client, client.get_lock("y"))
         await begin(coroutine)
         await asyncio.to_thread(coroutine.close)
         await until(lambda: "a dropped coroutine" in caplog.text)
@@ -251,25 +250,6 @@ async def test_loop_closes_the_client_of_a_dropped_coroutine(nodes, raw):
     await drop(work())
     await clients[0].close()
     assert not claims(raw)
-
-
-@each_entered
-@in_loop
-async def test_dropped_coroutine_that_closes_a_generator_itself_still_releases(nodes, kind):
-
-    async def work(lock):
-        async with aclosing(rows(lock)) as stream:
-            await anext(stream)
-            inside = True
-            await asyncio.sleep(ENDLESS)
-        return inside
-
-    async with client_of(nodes) as client:
-        coroutine = work(KINDS[kind](client))
-        await begin(coroutine)
-        coroutine.close()  # RuntimeError if the generator awaited
-        await becomes_free(nodes, kind)
-        assert not is_held(client)
 
 
 def test_coroutine_dropped_after_its_loop_is_silent(nodes):
