@@ -83,7 +83,7 @@ async def end(stream):
 @uvloop_in_sweeps
 @in_loop
 async def test_closed_generator_has_sent_its_release(nodes, raw, kind, loop):
-    """Also if another task ends it, as with fixtures of test frameworks: one task runs up to the `yield`."""
+    """Even if another task ends it, as with fixtures of test frameworks: one task runs up to the `yield`."""
     async with client_of(nodes) as client:
         lock = KINDS[kind](client)
         await break_off(rows(lock))
