@@ -6,13 +6,14 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from typing import Any
 
 from redsync._core.client_records import Claim, ClientRecord, cut, short, who
 from redsync._protocols.surveys import NameLook, break_commands, claims_meant
 from redsync.cli.arguments import encoded
 from redsync.cli.exits import BROKEN, FINE, SetupError, state_of
-from redsync.cli.output import clock, complain, put, shown, tell, told, warn, write_json
+from redsync.cli.output import clock, put, shown, tell, told, warn, write_json
 from redsync.cli.queries import Answer, Nodes, execute, look_around, look_at, questions
 
 View = dict[str, Any]  # the nodes with their errors, the names with their holders, and whether there are more
@@ -73,31 +74,20 @@ def _holder(held: list[Claim], quorum: int) -> dict[str, Any]:
 
 def _described(claim: Claim) -> dict[str, Any]:
     """Return one node's claim for JSON; `since` is when the holder's client started, `held_since` when it acquired."""
-    client = claim.client
-    return {
-        "owner": claim.owner,
-        "mode": claim.mode,
-        "hold_count": claim.hold_count,
-        "host": client and client.host,
-        "pid": client and client.pid,
-        "program": client and client.program,
-        "since": client and client.since,
-        "held_since": claim.held_since,
-        "remaining": claim.remaining,
-    }
+    fields = ("owner", "mode", "hold_count", "held_since", "remaining")
+    known = {field: getattr(claim, field) for field in fields}
+    return known | {field: getattr(claim.client, field, None) for field in ("host", "pid", "program", "since")}
 
 
-def _kind_of(entry: dict[str, Any], holder: dict[str, Any] | None = None) -> str:
-    """Return a name's kind of synchronizer, for people; of a read-write lock, the side that is held."""
-    if holder and holder["mode"]:
-        return f"{holder['mode']} lock"
-    return f"{entry['kind']} of {entry['permits']}" if entry["permits"] else str(entry["kind"])
+def _kind_of(kind: str, permits: int | None) -> str:
+    """Return a kind of synchronizer, for people."""
+    return f"{kind} of {permits}" if permits else kind
 
 
 def list_rows(entries: Iterable[dict[str, Any]], count: int, clock: float) -> Iterator[tuple[str, ...]]:
     """Yield the rows of `ls` at an instant in seconds since 1970, one for each holder, or one for a free name."""
     for entry in entries:
-        name, waiting = entry["name"], str(entry["waiting"] or "-")
+        name, kind, waiting = entry["name"], _kind_of(entry["kind"], entry["permits"]), str(entry["waiting"] or "-")
         if entry["latch"]:
             yield name, "latch", "{left} of {size} to come".format_map(entry["latch"]), "-", "-", "-", waiting
             if entry["kind"] in ("latch", "none"):
@@ -110,9 +100,10 @@ def list_rows(entries: Iterable[dict[str, Any]], count: int, clock: float) -> It
             age = None if since is None else max(clock - since, 0.0)
             nodes = f"{holder['nodes']}/{count}{'' if holder['quorum'] else ' no quorum'}"
             life = told(holder["remaining"])
-            yield name, _kind_of(entry, holder), f"{process}{times}", told(age), nodes, life, waiting
+            side = f"{holder['mode']} lock" if holder["mode"] else kind
+            yield name, side, f"{process}{times}", told(age), nodes, life, waiting
         if not entry["holders"]:
-            yield name, _kind_of(entry), "-", "-", "-", "-", waiting
+            yield name, kind, "-", "-", "-", "-", waiting
 
 
 def more_than(limit: int) -> str:
@@ -125,7 +116,6 @@ def ls(options: Any) -> int:
     nodes = Nodes(options)
     view = look(nodes, encoded(options.pattern), options.limit)
     answers: list[Answer[None]] = [Answer(**node) for node in view["nodes"]]
-    status = nodes.status(answers)
     if options.json:
         write_json(view)
     elif view["names"]:
@@ -134,10 +124,9 @@ def ls(options: Any) -> int:
         print_table(LISTED, list(list_rows(view["names"], len(nodes.nodes), time.time())))
     if view["more"]:
         warn(more_than(options.limit))
-    elif not view["names"] and not options.json and status == FINE:
+    elif not view["names"] and not options.json and nodes.status(answers) == FINE:
         warn(f"no locks match {shown(nodes.prefix + encoded(options.pattern))} on the nodes")
-    complain(answers)
-    return status
+    return nodes.conclude(answers)
 
 
 def show(options: Any) -> int:
@@ -149,8 +138,7 @@ def show(options: Any) -> int:
         write_json({"name": options.name, "quorum": nodes.quorum, "nodes": list(map(_name_json, answers))})
     else:
         _print_name(options.name, answers, is_known=nodes.status(answers) == FINE)
-    complain(answers)
-    return nodes.status(answers)
+    return nodes.conclude(answers)
 
 
 def _ask(nodes: Nodes, name: bytes, most: int = 100) -> list[Answer[NameLook | None]]:
@@ -163,22 +151,20 @@ def _name_json(answer: Answer[NameLook | None]) -> dict[str, Any]:
     look = answer.value
     if look is None:
         return {"node": answer.node, "error": answer.error, "kind": None if answer.error else "none"}
-    latch = look.latch
-    waiters = [
-        {"owner": w.owner, "host": w.client and w.client.host, "pid": w.client and w.client.pid} for w in look.waiters
-    ]
     return {
         "node": answer.node,
         "error": None,
-        "kind": "latch" if latch and look.kind == "none" else look.kind,
+        "kind": "latch" if look.latch and look.kind == "none" else look.kind,
         "holders": [_described(claim) for claim in look.claims],
         "held": look.held,
-        "waiters": waiters,
+        "waiters": [
+            {"owner": each.owner, "host": each.client and each.client.host, "pid": each.client and each.client.pid}
+            for each in look.waiters
+        ],
         "waiting": look.waiting,
         "permits": look.permits or None,
         "window": look.window or None,
-        "latch": latch
-        and {"size": latch.size, "left": latch.left, "remaining": latch.remaining, "waiting": latch.waiting},
+        "latch": look.latch and asdict(look.latch),
     }
 
 
@@ -197,7 +183,7 @@ def _print_name(name: str, answers: list[Answer[NameLook | None]], *, is_known: 
 
 
 def _kind(look: NameLook) -> str:
-    kinds = [] if look.kind == "none" else [f"{look.kind} of {look.permits}" if look.permits else look.kind]
+    kinds = [] if look.kind == "none" else [_kind_of(look.kind, look.permits)]
     return " and ".join([*kinds, "latch"] if look.latch else kinds) or "free"
 
 
@@ -247,9 +233,9 @@ def take_away(options: Any) -> int:
     except ValueError as error:
         raise SetupError(str(error)) from None
     if not held:
-        complain(answers)
+        status = nodes.conclude(answers)
         warn(f"{options.owner} does not hold '{shown(options.name)}' on any node that answered")
-        return nodes.status(answers) or BROKEN
+        return status or BROKEN
     kind, claim = next((each for each in held if each[1].client), held[0])
     if not options.yes:
         _confirm(f"Release the {kind} '{shown(options.name)}' held by {who(claim.owner, claim.client)}?")
@@ -261,8 +247,7 @@ def take_away(options: Any) -> int:
         write_json({"name": options.name, "owner": claim.owner, "kind": kind, "nodes": each_node})
     else:
         put(f"released on {broken} of {len(done)} nodes")
-    complain(done)
-    return nodes.status(done) or (FINE if broken else BROKEN)
+    return nodes.conclude(done) or (FINE if broken else BROKEN)
 
 
 def _confirm(question: str) -> None:

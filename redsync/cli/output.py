@@ -18,14 +18,10 @@ import contextlib
 import io
 import os
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from redsync._core.text import printable
 from redsync.cli.exits import BROKEN_PIPE, UNWRITABLE, SetupError
-
-if TYPE_CHECKING:
-    from redsync.cli.queries import Answer
 
 
 def shown(text: str | bytes) -> str:
@@ -126,13 +122,3 @@ def clock(since: float) -> str:
         return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(since))
     except (OverflowError, ValueError, OSError):  # any program may write a record
         return "-"
-
-
-def complain(answers: Sequence[Answer[Any]]) -> None:
-    """Report on standard error the nodes that did not answer, with the reason, and a lack of quorum."""
-    for answer in answers:
-        if answer.error is not None:
-            warn(f"node {answer.node}: {answer.error}")
-    answered, quorum = sum(answer.error is None for answer in answers), len(answers) // 2 + 1
-    if answered < quorum:
-        warn(f"too few nodes answer: {answered} of {len(answers)}; a quorum is {quorum}")

@@ -31,6 +31,7 @@ from redsync._core.urls import ClusterUrl, GroupUrl, NodeUrlError, check_url, fo
 from redsync._protocols.surveys import NameLook, is_likely, key_patterns, look_command, name_of_key
 from redsync.cli.arguments import encoded, urls_of
 from redsync.cli.exits import FINE, NO_TLS, ONLY_TLS, UNCONFIGURED, UNREADABLE, SetupError, status_without_quorum
+from redsync.cli.output import warn
 
 BATCH: Final = 200  # names per pipeline, so that a node serves other clients in between
 LONGEST_ANSWER: Final = 60.0  # seconds that a node may take to answer everything in one query
@@ -97,7 +98,7 @@ class Master(NamedTuple):
     epoch: int
 
 
-Ask = Callable[[str, redis.Redis], Master]  # asks the witness at that address
+Ask = Callable[[redis.Redis], Master]  # asks a witness
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,15 +165,12 @@ class Node:
     def survey(self) -> Iterator[Answer[Master]]:
         """Ask one witness after the other; a plain node has none."""
         for address, url in self.witnesses:
-            yield Answer.to(partial(self._master_by, address, url), address)
-
-    def _master_by(self, address: str, url: str) -> Master:
-        assert self.ask is not None, "a node with witnesses has a question for them"
-        with closing(redis.Redis.from_url(url, **self.settings)) as client:
-            return self.ask(address, client)
+            assert self.ask is not None, "a node with witnesses has a question for them"
+            with closing(redis.Redis.from_url(url, **self.settings)) as client:
+                yield Answer.to(partial(self.ask, client), address)
 
 
-def _ask_sentinel(service: str, _: str, client: redis.Redis) -> Master:
+def _ask_sentinel(service: str, client: redis.Redis) -> Master:
     flat = _raw(client, "SENTINEL", "MASTER", service)
     said = dict(zip(flat[::2], flat[1::2], strict=True))
     # The reply has an address too, but during a failover the old master's, with the new number.
@@ -180,12 +178,12 @@ def _ask_sentinel(service: str, _: str, client: redis.Redis) -> Master:
     return Master(f"{printable(host.decode())}:{int(port)}", int(said[b"config-epoch"]))
 
 
-def _ask_server(slot: int, address: str, client: redis.Redis) -> Master:
+def _ask_server(slot: int, client: redis.Redis) -> Master:
     owner = owner_in(read_cluster(_raw(client, "CLUSTER", "NODES")), slot)
     if owner is None:
         raise redis.ResponseError(f"slot {slot} has no owner")
     # A server that does not know its own address leaves it out.
-    return Master(f"{owner.host or address.rpartition(':')[0]}:{owner.port}", owner.epoch)
+    return Master(f"{owner.host or client.connection_pool.connection_kwargs['host']}:{owner.port}", owner.epoch)
 
 
 def _raw(client: redis.Redis, *words: str) -> Any:
@@ -249,11 +247,13 @@ class Nodes:
         for number, url in enumerate(urls_of(options), 1):
             try:
                 self.nodes += _nodes_of(url, options.timeout)
-            except NodeUrlError as error:
-                raise SetupError(f"node {number} {error}", UNCONFIGURED) from None
-            except ValueError:
-                text = f"node {number} has an option or a value that redis-py does not know"
-                raise SetupError(text, UNCONFIGURED) from None
+            except ValueError as error:
+                text = (
+                    str(error)
+                    if isinstance(error, NodeUrlError)
+                    else "has an option or a value that redis-py does not know"
+                )
+                raise SetupError(f"node {number} {text}", UNCONFIGURED) from None
         self.quorum: Final = len(self.nodes) // 2 + 1
 
     def ask(self, question: Callable[[NodeClient], T], among: Sequence[Node] | None = None) -> list[Answer[T]]:
@@ -292,6 +292,15 @@ class Nodes:
         if sum(answer.error is None for answer in answers) >= self.quorum:
             return FINE
         return status_without_quorum([answer.error for answer in answers])
+
+    def conclude(self, answers: Sequence[Answer[Any]]) -> int:
+        """Report on standard error the nodes that did not answer, and a lack of quorum; return the exit status."""
+        errors = [f"node {answer.node}: {answer.error}" for answer in answers if answer.error is not None]
+        warn(*errors)
+        status = self.status(answers)
+        if status != FINE:
+            warn(f"too few nodes answer: {len(answers) - len(errors)} of {len(answers)}; a quorum is {self.quorum}")
+        return status
 
 
 def execute(client: NodeClient, commands: Sequence[Command]) -> list[Any]:
