@@ -11,7 +11,6 @@ where they differ.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -34,7 +33,6 @@ from redsync.cli.exits import FINE, NO_TLS, ONLY_TLS, UNCONFIGURED, UNREADABLE, 
 from redsync.cli.output import warn
 
 BATCH: Final = 200  # names per pipeline, so that a node serves other clients in between
-LONGEST_ANSWER: Final = 60.0  # seconds that a node may take to answer everything in one query
 KEYS: Final = 1000  # the COUNT of a SCAN
 
 T = TypeVar("T")
@@ -271,21 +269,18 @@ class Nodes:
     def visit(self, visit: Callable[[Node], T], among: Sequence[Node] | None = None) -> list[Answer[T]]:
         """Call a function with each node, or with those in `among`, in parallel; return what it returns as answers."""
         asked = self.nodes if among is None else among
-        unheard = f"did not finish its answer within {LONGEST_ANSWER:g} s"
-        answers: list[Answer[T]] = [Answer(node.address, None, unheard) for node in asked]
+        answers: dict[Node, Answer[T]] = {}
 
-        def visit_one(index: int, node: Node) -> None:
-            answers[index] = Answer.to(partial(visit, node), node.address)
+        def visit_one(node: Node) -> None:
+            answers[node] = Answer.to(partial(visit, node), node.address)
 
-        threads = [threading.Thread(target=visit_one, args=item, daemon=True) for item in enumerate(asked)]
+        # Not a pool: after Ctrl-C a thread that waits for a node ends with the command.
+        threads = [threading.Thread(target=visit_one, args=(node,), daemon=True) for node in asked]
         for thread in threads:
             thread.start()
-        # Each byte received restarts a node's timeout, so the join has its own bound. A thread that still waits ends
-        # with the command.
-        deadline = time.monotonic() + LONGEST_ANSWER
         for thread in threads:
-            thread.join(max(deadline - time.monotonic(), 0.0))
-        return list(answers)
+            thread.join()
+        return [answers[node] for node in asked]
 
     def status(self, answers: Sequence[Answer[Any]]) -> int:
         """Return the exit status; it means success if a quorum answered."""
