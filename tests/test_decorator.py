@@ -6,11 +6,15 @@ from enum import Enum
 import pytest
 
 from redsync import AcquireTimeout, Client, LeaseLostError, QuorumError
+from tests.support.locks import flush
 
 
 class User:
     def __init__(self, number):
         self.id = number
+
+
+REPORT = Enum("Kind", {"REPORT": "report"}, type=str).REPORT
 
 
 def test_function_runs_under_the_lock_of_its_arguments(client, other):
@@ -38,6 +42,10 @@ def test_function_runs_under_the_lock_of_its_arguments(client, other):
         ("{{tag}}", [7], "{tag}"),
         ("a:{user.id}:{args[0][1]}:{width:03d}", [User(5), ["left", "right"]], "a:5:right:003"),
         ("{args[1]}:{options[key]}", [7, 8, 9], "9:word"),
+        ("only one", [7], "only one"),
+        # A member of an enum of strings is its value, as for `get_lock`.
+        ("{user}:{user:>8}:{user.name}:{user.value}", [REPORT], "report:  report:REPORT:report"),
+        ("{user}", [REPORT], REPORT),
         # A value is not a template.
         ("x:{user}", ["{width}{user.real}{"], "x:{width}{user.real}{"),
     ],
@@ -48,28 +56,6 @@ def test_name_is_the_result_of_str_format(client, template, given, name):
         return client.get_lock(name).owned()
 
     assert work(*given, key="word")
-
-
-def test_name_of_an_enum_of_strings_is_its_value_as_for_get_lock(client):
-    kind = Enum("Kind", {"REPORT": "report"}, type=str).REPORT
-
-    @client.locked("{kind}:{kind:>8}:{kind.name}:{kind.value}")
-    def work(kind):
-        return client.get_lock("report:  report:REPORT:report").owned()
-
-    assert work(kind)
-    with client.get_lock(kind):
-        assert client.get_lock("report").owned()
-
-
-def test_name_without_fields_is_one_lock_for_all_calls(client, other):
-    @client.locked("only one", timeout=0)
-    def work(number):
-        return number
-
-    with client.get_lock("only one"), pytest.raises(AcquireTimeout, match="'only one'"):
-        other.do(work, 1)
-    assert other.do(work, 2) == 2
 
 
 def test_method_is_locked_by_attributes_of_its_object_or_class(client):
@@ -97,17 +83,9 @@ def test_function_keeps_its_name_and_signature(client):
     assert locked.__name__ == "work"
     assert locked.__doc__ == "Work."
     assert inspect.signature(locked) == inspect.signature(work)
-
-
-def test_wrong_arguments_raise_as_without_the_decorator(client):
-    @client.locked("x:{number}")
-    def work(number):
-        pytest.fail("ran")
-
-    with pytest.raises(TypeError):
-        work()
-    with pytest.raises(TypeError):
-        work(1, 2)
+    for arguments in ([], [1, 2, 3]):
+        with pytest.raises(TypeError):
+            locked(*arguments)
 
 
 def test_call_waits_forever_by_default(client, other, eventually):
@@ -121,7 +99,7 @@ def test_call_waits_forever_by_default(client, other, eventually):
     assert waiter.result(20) == "done"
 
 
-def test_call_that_finds_it_busy_is_skipped_or_goes_to_another_function(client, other):
+def test_call_that_finds_it_busy_raises_or_is_skipped_or_goes_to_another_function(client, other):
     def instead(*args, **kwargs):
         assert not client.get_lock("x:1").owned()
         return "instead", args, kwargs
@@ -135,6 +113,8 @@ def test_call_that_finds_it_busy_is_skipped_or_goes_to_another_function(client, 
     other.do(client.get_lock("x:1").acquire)
     assert skipping(1) is None
     assert replacing(1, kind="long") == ("instead", (1,), {"kind": "long"})
+    with pytest.raises(AcquireTimeout, match="'x:1'"):
+        client.locked("x:{number}", timeout=0)(work)(1)
     assert skipping(2) == "done"
 
 
@@ -158,42 +138,23 @@ def test_missing_quorum_is_never_mistaken_for_busy():
                 client.locked("x", timeout=0, on_busy=on_busy)(work)()
 
 
-def test_loss_is_raised_at_the_end_of_the_call(client, raw):
-    @client.locked("x")
-    def work():
-        for node in raw:
-            node.flushall()
-
-    with pytest.raises(LeaseLostError):
-        work()
-
-
-def test_options_are_those_of_get_lock(client, raw):
+def test_options_are_those_of_get_lock_and_a_loss_is_raised_at_the_end(client, raw):
     lost = []
 
     @client.locked("x", lease=5, on_lost=lost.append, max_hold=3)
-    def work():
+    def work(last):
         assert client.get_lock("x").remaining() <= 3
         assert all(node.pttl("redsync:x") <= 5000 for node in raw)
+        if last:
+            flush(raw)
 
-    work()
+    work(False)
     assert lost == []
-    with pytest.raises(TypeError):
-        client.locked("x", unknown=1)(work)()
+    with pytest.raises(LeaseLostError):
+        work(True)
 
 
-def test_decorator_is_refused_with_an_invalid_option(client):
-    for on_busy in ("ignore", None, 1, True):
-        with pytest.raises(ValueError, match="on_busy"):
-            client.locked("x", on_busy=on_busy)
-    for timeout in (-2, float("nan")):
-        with pytest.raises(ValueError, match="timeout"):
-            client.locked("x", timeout=timeout)
-    with pytest.raises(TypeError, match="must be a string, not b'x'"):
-        client.locked(b"x")
-
-
-REFUSED = {
+INVALID = {
     r"not? .*parameter of the function \(it has: user\)": [
         *("x:{usr}", "x:{usr.id}", "x:{usr[0]}", "x:{user:{usr}}", "x:{}", "x:{0}", "x:{0[x]}", "x:{user:{}}"),
     ],
@@ -207,30 +168,23 @@ REFUSED = {
         *("{user.f_back}", "{user.f_code}", "{user.f_globals}", "{user.f_locals}", "{user.f_builtins}"),
         *("{user.ag_code}", "{user.cr_code}", "{user.gi_code}"),
     ],
+    "1 to 512 bytes": ["", "x" * 512 + "{user}"],
 }
 
+REFUSED = [
+    *((name, {}, ValueError, reason) for reason, names in INVALID.items() for name in names),
+    *(("x", {"on_busy": on_busy}, ValueError, "on_busy") for on_busy in ("ignore", None, 1, True)),
+    *(("x", {"timeout": timeout}, ValueError, "timeout") for timeout in (-2, float("nan"))),
+    ("x", {"lease": -1}, ValueError, "lease"),
+    ("x", {"unknown": 1}, TypeError, "unknown"),
+    (b"x", {}, TypeError, "must be a string, not b'x'"),
+]
 
-@pytest.mark.parametrize(("name", "reason"), [(name, reason) for reason, names in REFUSED.items() for name in names])
-def test_decorator_is_refused_with_an_invalid_name(client, name, reason):
+
+@pytest.mark.parametrize(("name", "options", "error", "reason"), REFUSED, ids=str)
+def test_decorator_is_refused_when_no_call_could_get_its_lock(client, name, options, error, reason):
     def work(user):
         pytest.fail("ran")
 
-    with pytest.raises(ValueError, match=reason):
-        client.locked(name)(work)
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "kind"),
-    [
-        ("", {}, ValueError),
-        ("x" * 512 + "{user}", {}, ValueError),
-        ("x", {"lease": -1}, ValueError),
-        ("x", {"unknown": 1}, TypeError),
-    ],
-)
-def test_decorator_is_refused_when_no_call_could_get_its_lock(client, name, options, kind):
-    def work(user):
-        pytest.fail("ran")
-
-    with pytest.raises(kind):
+    with pytest.raises(error, match=reason):
         client.locked(name, **options)(work)
