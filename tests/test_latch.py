@@ -1,7 +1,5 @@
 """The public contract of the count-down latch, on real nodes that fail, for threads and for asyncio."""
 
-import pickle
-
 import pytest
 
 from redsync import KeyTypeError
@@ -82,11 +80,3 @@ def test_invalid_arguments_are_refused(client, latch):
             client.get_count_down_latch("x", **options)
     with pytest.raises(ValueError, match="bytes"):
         client.get_count_down_latch("")
-
-
-@pytest.mark.threads_only(reason="pickling needs the real object")
-def test_pickled_latch_is_the_same_latch(latch):
-    latch.try_set_count(2)
-    again = pickle.loads(pickle.dumps(latch))
-    assert again.count() == 2
-    again._host.close()

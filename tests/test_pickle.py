@@ -1,5 +1,6 @@
 """Pickled locks and clients: they carry a name, options and the nodes' URLs, and never a hold."""
 
+import math
 import multiprocessing
 import os
 import pickle
@@ -41,6 +42,36 @@ def test_lock_of_a_closed_client_comes_back_with_a_new_client(make_client):
         assert lock.acquire(False)
     with pytest.raises(ClientClosedError):
         client.get_lock("x").acquire(False)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "use", "look", "found"),
+    [
+        ("semaphore", [3], ["acquire"], "available", 2),
+        ("rate_limiter", [2, 86_400], ["acquire"], "available", 1),
+        ("count_down_latch", [], ["try_set_count", 2], "count", 2),
+    ],
+)
+def test_synchronizer_that_counts_comes_back_without_what_was_acquired(client, name, given, *, use, look, found):
+    thing = getattr(client, f"get_{name}")("x", *given)
+    method, *arguments = use
+    acquired = getattr(thing, method)(*arguments)
+    copy = again(thing)
+    assert type(copy) is type(thing)
+    assert getattr(copy, look)() == found
+    if name == "semaphore":
+        with pytest.raises(TypeError, match="pickle the semaphore instead"):
+            pickle.dumps(acquired)
+
+
+def test_options_of_a_pair_and_a_backoff_come_back(client):
+    pair = client.get_read_write_lock("x", timeout=0.1, lease=9.0)
+    copied = again(pair)
+    assert (copied.name, copied.read_lock._options) == ("x", pair.read_lock._options)
+    with pair.write_lock:
+        assert again(pair).write_lock.owned(), "of this thread, from any object"
+    spins = again([client.get_spin_lock("x", backoff=math.sqrt), client.get_spin_lock("y")])
+    assert [spin._backoff for spin in spins] == [math.sqrt, None]
 
 
 def take(lock, other, client):

@@ -1,6 +1,5 @@
 """The public contract of the rate limiter, on real nodes, in both flavours."""
 
-import pickle
 import time
 from functools import partial
 
@@ -279,12 +278,3 @@ def test_invalid_timeouts_are_refused(client, limiter):
             limiter.acquire(**arguments)
     with pytest.raises(ValueError, match="timeout"):
         client.get_rate_limiter("x", 1, 1, timeout=-3)
-
-
-@pytest.mark.threads_only("an async client is unpickled without a loop")
-def test_limiter_is_pickled(daily):
-    daily.acquire()
-    copy = pickle.loads(pickle.dumps(daily))
-    assert type(copy).__name__ == type(daily).__name__
-    assert copy.rates == ((2, DAY),)
-    assert copy.available() == 1

@@ -1,6 +1,5 @@
 """The public contract of the read-write lock, on real nodes, for threads and for asyncio."""
 
-import pickle
 
 import pytest
 
@@ -82,17 +81,3 @@ def test_inspect_names_readers_and_writer(client, lock):
 def test_multi_lock_takes_only_one_of_the_two(client, lock):
     with pytest.raises(ValueError, match="twice"):
         client.get_multi_lock(lock.read_lock, lock.write_lock)
-
-
-# The objects.
-
-
-@pytest.mark.threads_only
-def test_pair_is_pickled_with_its_options_and_never_with_a_hold(client):
-    pair = client.get_read_write_lock("x", timeout=0.1, lease=9.0)
-    with pair.write_lock:
-        copied = pickle.loads(pickle.dumps(pair))
-        assert copied.name == "x"
-        assert copied.read_lock._options == pair.read_lock._options
-        assert copied.write_lock.owned(), "of this thread, from any object"
-    assert not copied.write_lock.owned()

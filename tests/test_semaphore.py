@@ -3,7 +3,6 @@
 It has the contract of `threading.Semaphore`.
 """
 
-import pickle
 from functools import partial
 
 import pytest
@@ -14,7 +13,6 @@ from redsync import (
     NotOwnedError,
     OverReleaseError,
     Permit,
-    Semaphore,
 )
 
 pytestmark = pytest.mark.usefixtures("both_flavours", "all_nodes_met")
@@ -146,13 +144,3 @@ def test_invalid_numbers_are_refused(client, semaphore):
         semaphore.acquire(timeout=-2)
     with pytest.raises(ValueError, match="lease"):
         semaphore.acquire(lease=0)
-
-
-@pytest.mark.threads_only("an async client is unpickled without a loop")
-def test_semaphore_is_pickled_without_its_permits(semaphore):
-    semaphore.acquire()
-    copy = pickle.loads(pickle.dumps(semaphore))
-    assert isinstance(copy, Semaphore)
-    assert copy.available() == 2
-    with pytest.raises(TypeError, match="pickle the semaphore instead"):
-        pickle.dumps(semaphore.acquire())

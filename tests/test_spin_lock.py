@@ -1,7 +1,6 @@
 """The public contract of the spin lock: it polls, on real nodes, for threads and for asyncio."""
 
 import math
-import pickle
 
 import pytest
 
@@ -67,12 +66,3 @@ def test_backoff_that_is_not_a_function_is_refused(client):
     for make, backoff in ((client.get_spin_lock, 0.1), (client.get_spin_lock, "soon"), (client.get_mutex, (1, 2))):
         with pytest.raises(TypeError, match="backoff must be a function from the number of tries to seconds, not"):
             make("x", backoff=backoff)
-
-
-@pytest.mark.threads_only
-def test_spin_lock_is_pickled_with_its_backoff(client):
-    locks = [client.get_spin_lock("x", backoff=math.sqrt), client.get_spin_lock("y")]
-    twin, plain = pickle.loads(pickle.dumps(locks))
-    assert (twin._backoff, plain._backoff) == (math.sqrt, None)
-    with pytest.raises((AttributeError, TypeError, pickle.PicklingError)):
-        pickle.dumps(client.get_spin_lock("x", backoff=lambda tries: 0.1))
