@@ -8,7 +8,7 @@ import pytest
 
 from redsync import HoldLost, HoldOrphaned, LeaseLostError
 from tests.aio_support import claims, client_of, comes_out, in_loop, run, until, uvloop_in_sweeps
-from tests.support.kinds import KINDS, each_entered
+from tests.support.kinds import KINDS, another, each_entered
 from tests.support.locks import PATIENCE, lose
 from tests.test_async_with import goes_on
 
@@ -24,7 +24,7 @@ async def rows(lock):
 async def becomes_free(nodes, kind="lock"):
     """Wait until another client gets it."""
     async with client_of(nodes) as other:
-        lock = KINDS["write" if kind == "read" else kind](other)  # readers keep only writers out
+        lock = another(kind)(other)
         assert await lock.acquire(timeout=PATIENCE)
         await lock.release()
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing, contextmanager
 import pytest
 
 from redsync import HoldOrphaned, LeaseLostError, NotOwnedError
-from tests.support.kinds import KINDS, each_entered
+from tests.support.kinds import KINDS, another, each_entered
 from tests.support.locks import lose
 
 
@@ -18,7 +18,7 @@ def is_free(make_client):
     other = make_client()
 
     def ask(kind="lock"):
-        lock = KINDS["write" if kind == "read" else kind](other)  # readers keep only writers out
+        lock = another(kind)(other)
         return bool(lock.acquire(False)) and lock.release() is None
 
     return ask

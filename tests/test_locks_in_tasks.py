@@ -5,12 +5,10 @@ import asyncio
 import pytest
 
 from redsync import ReentrantCallError
-from redsync._kinds import LOCKS
+from tests.support.kinds import LOCKS
 
 MAKERS = {
-    **{kind.word: lambda client, kind=kind: kind.maker(client)("x") for kind in LOCKS if kind.like != "mutex"},
-    "read": lambda client: client.get_read_write_lock("x").read_lock,
-    "write": lambda client: client.get_read_write_lock("x").write_lock,
+    **{kind: make for kind, make in LOCKS.items() if kind != "mutex"},
     "multi": lambda client: client.get_multi_lock(client.get_lock("x"), client.get_lock("y")),
 }
 

@@ -1,6 +1,5 @@
 """The public contract of the read-write lock, on real nodes, for threads and for asyncio."""
 
-
 import pytest
 
 from redsync import UpgradeError

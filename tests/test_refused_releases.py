@@ -7,6 +7,7 @@ import pytest
 import redis
 
 from redsync import QuorumError
+from tests.support.kinds import KINDS, another
 from tests.support.sweeps import swept
 from tests.support.trouble import busy, read_only
 
@@ -14,12 +15,6 @@ pytestmark = pytest.mark.usefixtures("both_flavours")
 
 LEASE = 600.0
 MAJORITY = [0, 1, 3]
-
-
-def synchronizer(client, kind):
-    if kind in ("read_lock", "write_lock"):
-        return getattr(client.get_read_write_lock("x"), kind)
-    return getattr(client, f"get_{kind}")("x", *((1,) if kind == "semaphore" else ()))
 
 
 @pytest.fixture
@@ -30,19 +25,19 @@ def admins(nodes):
 
 @pytest.mark.parametrize(
     ("kind", "trouble"),
-    [("lock", read_only), ("lock", busy), ("semaphore", read_only), *swept(("mutex", busy), ("read_lock", busy))],
+    [("lock", read_only), ("lock", busy), ("semaphore", read_only), *swept(("mutex", busy), ("read", busy))],
 )
 def test_release_refused_by_a_majority_is_executed_after_its_recovery(make_client, admins, eventually, trouble, kind):
     mine, yours = make_client(), make_client()
     assert yours.get_lock("warm up").acquire(timeout=60)
-    held = synchronizer(mine, kind)
+    held = KINDS[kind](mine)
     held.acquire(timeout=60, lease=LEASE)
     with trouble(admins) as code:
         held.release()
         eventually(lambda: any(code in (node.last_error or "") for node in mine.nodes()), within=60)
         with contextlib.suppress(QuorumError):  # or they can at least tell that it is held
-            assert kind == "read_lock" or not synchronizer(yours, kind).acquire(timeout=0.1)
-    assert synchronizer(yours, "write_lock" if kind == "read_lock" else kind).acquire(timeout=60)
+            assert kind == "read" or not KINDS[kind](yours).acquire(timeout=0.1)
+    assert another(kind)(yours).acquire(timeout=60)
 
 
 def test_closed_client_has_released_what_was_refused_a_moment_before(make_client, admins, eventually):

@@ -41,7 +41,7 @@ def waits_in_line(kind):
 
 def another(kind):
     """Return the kind that another owner asks for where this one is held: readers keep only writers out."""
-    return LOCKS["write" if kind == "read" else kind]
+    return KINDS["write" if kind == "read" else kind]
 
 
 def _in_both_flavours(kinds, often):
