@@ -458,9 +458,10 @@ class ThreadRunner(AnyRunner[Life]):
             life.wakeups.subscribe(effect.subscribe, effect.guard)
             call.subscribed.add(effect.subscribe)
         tally = effect.tally(self._addresses)
+        # First: that waits for the first connections, and the command may name the processes to which they lead.
+        link_set = self._borrow(effect, call)
         request = self._request(effect, tally, life)
         if not request.done:
-            link_set = self._borrow(effect, call)
             tally.sent_at = sent_at = clock()
             try:
                 if link_set is None:

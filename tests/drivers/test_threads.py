@@ -8,13 +8,15 @@ import pytest
 import redis
 
 from redsync import Client, ClientClosedError
-from redsync._core.effects import signal
+from redsync._core.effects import Broadcast, broadcast, signal
+from redsync._core.quorum import Verdict
+from redsync._core.scripts import Command
 from redsync._drivers import any_runner, threads
 from redsync._drivers.environment import clock
 from redsync._drivers.maintenance import Maintenance
 from redsync._drivers.requests import Waitable
 from redsync.testing import FaultProxy
-from tests.drivers.conftest import LOOKS, Password, stand_by
+from tests.drivers.conftest import LOOKS, Password, script, stand_by
 from tests.support.forks import in_child
 from tests.support.injection import Interruption
 from tests.support.locks import PATIENCE, connect_set
@@ -189,6 +191,21 @@ def test_child_closes_client_although_another_thread_was_closing_it_during_the_f
     assert in_child(lambda: str(client.close())) == "None"
     go_on.set()
     thread.join()
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # is multi-threaded, and forks
+def test_first_command_of_the_child_of_a_fork_names_the_processes_that_the_child_has_met(make_lasting):
+    """With a restart guard, nodes whose process a command does not name grant nothing."""
+    runner = make_lasting(node_timeout=5.0).runner
+
+    def ask():
+        guard = runner.session.processes.guard(1)
+        unnamed = bytes(guard)
+        command = Command(script("echo", "return ARGV[1]"), (b"k",), (guard,))
+        tally = yield from broadcast(Broadcast(command, runner.owner(), lambda reply: reply != unnamed, PATIENCE))
+        return tally.verdict
+
+    assert in_child(lambda: str(runner.run(ask()))) == str(Verdict.WON)
 
 
 def test_exit_closes_all_clients_although_others_are_made_meanwhile(monkeypatch):
