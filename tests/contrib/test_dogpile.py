@@ -1,4 +1,7 @@
-"""dogpile.cache with mutexes across processes: one reader computes, the others wait, and all continue without nodes."""
+"""dogpile.cache with mutexes across processes: all readers continue without nodes, or without the mutex.
+
+`examples/dogpile_mutex.py` shows that one reader computes, while the others wait or get the old value.
+"""
 
 import threading
 
@@ -20,40 +23,6 @@ def make_cache(make_client):
         return make_region().configure("dogpile.cache.memory", arguments={"cache_dict": store}, wrap=[proxy])
 
     return make_cache
-
-
-def test_one_machine_computes_and_the_others_wait(make_cache, make_worker, make_client, eventually):
-    caches = [make_cache() for _ in range(3)]
-    computed, go_on = [], threading.Event()
-
-    def compute():
-        computed.append("report")
-        assert go_on.wait(20)
-        return len(computed)
-
-    readers = [make_worker().start(cache.get_or_create, "report", compute) for cache in caches]
-    watcher = make_client(n=3)
-    eventually(lambda: len(watcher.inspect("dogpile:report").waiters) == 2)
-    go_on.set()
-    assert [reader.result(20) for reader in readers] == [1, 1, 1]
-
-
-def test_old_value_is_served_while_a_new_one_is_computed(make_cache, other):
-    one, two = make_cache(), make_cache()
-    begun, go_on = threading.Event(), threading.Event()
-
-    def compute():
-        begun.set()
-        assert go_on.wait(20)
-        return "new"
-
-    one.set("report", "old")
-    renewing = other.start(one.get_or_create, "report", compute, expiration_time=0)
-    assert begun.wait(20)
-    assert two.get_or_create("report", compute, expiration_time=0) == "old"
-    go_on.set()
-    assert renewing.result(20) == "new"
-    assert two.get("report") == "new"
 
 
 def test_dead_nodes_cost_no_entry(nodes, make_cache):
