@@ -19,6 +19,9 @@ except ImportError:  # no wheel for this system
 
 no_uvloop = pytest.mark.skipif(uvloop is None, reason="uvloop does not exist for this system")
 
+ENDLESS = 30
+"""Seconds for which a body sleeps that something else must end."""
+
 comes_out = pytest.raises
 """Around whole `async with` statements, to test how they treat their bodies' errors."""
 
@@ -100,6 +103,13 @@ async def turns(n):
     """Let the loop run n turns."""
     for _ in range(n):
         await asyncio.sleep(0)
+
+
+async def goes_on():
+    """Check that no cancellation of the running task is left, and that it can await as before."""
+    assert asyncio.current_task().cancelling() == 0
+    await asyncio.sleep(0.001)
+    await turns(3)
 
 
 async def take(lock):

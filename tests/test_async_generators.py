@@ -7,12 +7,18 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 import pytest
 
 from redsync import HoldLost, HoldOrphaned, LeaseLostError
-from tests.aio_support import claims, client_of, comes_out, in_loop, run, until, uvloop_in_sweeps
+from tests.aio_support import (
+    ENDLESS,
+    claims,
+    client_of,
+    goes_on,
+    in_loop,
+    run,
+    until,
+    uvloop_in_sweeps,
+)
 from tests.support.kinds import KINDS, another, each_entered
 from tests.support.locks import PATIENCE, lose
-from tests.test_async_with import goes_on
-
-ENDLESS = 30
 
 
 async def rows(lock):
@@ -132,20 +138,6 @@ async def test_loss_after_the_task_has_ended_is_raised_at_the_end_of_the_with(no
         await until(lambda: any(isinstance(event, HoldLost) for event in events))
         with pytest.raises(LeaseLostError):
             await stream.aclose()
-        await goes_on()
-
-
-# The loss.
-
-
-@in_loop
-async def test_loss_during_a_generator_is_raised_by_its_close(nodes):
-    async with client_of(nodes) as client:
-        with comes_out(LeaseLostError):
-            async with aclosing(rows(client.get_lock("x"))) as stream:
-                async for _ in stream:
-                    lose(client)
-                    await asyncio.sleep(ENDLESS)
         await goes_on()
 
 

@@ -17,6 +17,7 @@ import pytest
 
 from redsync import AsyncClient, ClientClosedError, ConfigurationError, LeaseLostError, RedsyncError
 from tests.aio_support import (
+    ENDLESS,
     claims,
     client_of,
     comes_out,
@@ -31,8 +32,6 @@ from tests.aio_support import (
 )
 from tests.support.locks import PATIENCE
 from tests.support.sweeps import new_seed
-
-ENDLESS = 30
 
 BELONGS = "belongs to another event loop"
 

@@ -9,11 +9,8 @@ import types
 import pytest
 
 from redsync import AsyncMultiHold, HoldLost, LeaseLostError
-from tests.aio_support import claims, client_of, comes_out, in_loop, until
+from tests.aio_support import ENDLESS, claims, client_of, comes_out, goes_on, in_loop, until
 from tests.support.locks import lose
-from tests.test_async_with import goes_on
-
-ENDLESS = 30
 
 
 def multi_of(client):

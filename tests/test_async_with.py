@@ -1,15 +1,24 @@
 """`async with lock`: its body when the hold is lost, alone and together with other cancellations."""
 
 import asyncio
-from contextlib import suppress
+from contextlib import aclosing, suppress
 
 import pytest
 
 from redsync import AsyncHold, HoldLost, LeaseLostError
-from tests.aio_support import claims, client_of, comes_out, in_loop, turns, until, uvloop_in_sweeps
+from tests.aio_support import (
+    ENDLESS,
+    claims,
+    client_of,
+    comes_out,
+    count,
+    goes_on,
+    in_loop,
+    turns,
+    until,
+    uvloop_in_sweeps,
+)
 from tests.support.locks import lose
-
-ENDLESS = 30
 
 
 @pytest.fixture
@@ -22,36 +31,64 @@ def make_client(nodes, events):
     return lambda **options: client_of(nodes, **{"listeners": [events.append], **options})
 
 
-async def goes_on():
-    """Check that no cancellation of the running task is left, and that it can await as before."""
-    assert asyncio.current_task().cancelling() == 0
-    await asyncio.sleep(0.001)
-    await turns(3)
-
-
 # The loss alone.
 
 
+async def in_lock(client, body):
+    async with client.get_lock("x"):
+        await body()
+
+
+async def in_semaphore(client, body):
+    async with client.get_semaphore("x", 2):
+        await body()
+
+
+async def with_permit(client, body):
+    async with await client.get_semaphore("x", 2).acquire():
+        await body()
+
+
+async def in_generator(client, body):
+    async def rows():
+        async with client.get_lock("x"):
+            yield
+
+    async with aclosing(rows()) as stream:
+        async for _ in stream:
+            await body()
+
+
+async def decorated(client, body):
+    @client.locked("{name}")
+    async def work(name):
+        await body()
+
+    await work("x")
+
+
+@pytest.mark.parametrize("hold", [in_lock, in_semaphore, with_permit, in_generator, decorated])
 @uvloop_in_sweeps
 @in_loop
-async def test_body_is_cancelled_when_the_hold_is_lost(make_client, events, raw, loop):
+async def test_body_is_cancelled_when_what_it_holds_is_lost(make_client, events, raw, *, loop, hold):
     cancelled = []
+
+    async def body():
+        lose(client)
+        try:
+            await asyncio.sleep(ENDLESS)
+        except asyncio.CancelledError:
+            cancelled.append(True)
+            raise
+
     async with make_client() as client:
         with comes_out(LeaseLostError, match="'x' was lost"):
-            async with client.get_lock("x"):
-                lose(client)
-                try:
-                    await asyncio.sleep(ENDLESS)
-                except asyncio.CancelledError:
-                    cancelled.append(True)
-                    raise
+            await hold(client, body)
         await goes_on()
-        await until(lambda: not claims(raw))
+        await until(lambda: not count(raw, "redsync:x"))
         assert cancelled == [True]
         assert [type(event) for event in events if isinstance(event, HoldLost)] == [HoldLost]
-        assert not client.get_lock("x").owned()
-        async with client.get_lock("x"):
-            await goes_on()
+        await hold(client, goes_on)
 
 
 @in_loop
@@ -69,19 +106,6 @@ async def test_body_is_cancelled_when_the_nodes_forget_or_its_lease_ends(make_cl
             async with client.get_lock("y", lease=0.2):
                 await asyncio.sleep(ENDLESS)
         await goes_on()
-
-
-@pytest.mark.parametrize("of_permit", [False, True])
-@in_loop
-async def test_body_is_cancelled_when_its_permit_is_lost(make_client, of_permit):
-    async with make_client() as client:
-        semaphore = client.get_semaphore("x", 2)
-        with comes_out(LeaseLostError, match="permit of semaphore 'x'"):
-            async with await semaphore.acquire() if of_permit else semaphore:
-                lose(client)
-                await asyncio.sleep(ENDLESS)
-        await goes_on()
-        assert await semaphore.available() == 2
 
 
 @in_loop
@@ -326,20 +350,3 @@ async def test_task_cancelled_earlier_can_still_lose(make_client):
         await turns(2)
         task.cancel()
         assert await task == 1
-
-
-# Other ends.
-
-
-@in_loop
-async def test_decorated_function_is_cancelled_when_its_lock_is_lost(make_client):
-    async with make_client() as client:
-
-        @client.locked("report:{user}")
-        async def work(user):
-            lose(client, "report:7")
-            await asyncio.sleep(ENDLESS)
-
-        with comes_out(LeaseLostError):
-            await work(7)
-        await goes_on()

@@ -120,10 +120,14 @@ def test_locks_are_acquired_in_sorted_order(client, other, make_worker, raw, eve
 # All or none
 
 
-def test_acquire_is_false_and_leaves_nothing_when_others_hold_one(multi, locks, other, raw, eventually):
+def test_acquire_leaves_nothing_when_others_hold_one_and_with_names_it(client, multi, locks, other, raw, *, eventually):
+    impatient = client.get_multi_lock(*locks, timeout=0.1)
     for held in locks:
         other.do(held.acquire)
         assert multi.acquire(False) is False
+        with pytest.raises(AcquireTimeout) as info, impatient:
+            pytest.fail("ran without the locks")
+        assert (info.value.name, info.value.timeout) == (held.name, 0.1)
         assert (multi.owned(), multi.hold_count(), multi.remaining()) == (False, 0, 0.0)
         eventually(lambda held=held: raw.keys() == keys(held.name))
         assert multi.locked()
@@ -222,6 +226,7 @@ def test_acquire_raises_when_one_is_lost_during_the_wait_for_another(client, oth
 
 
 def test_failed_reentry_keeps_earlier_holds(client, other, raw, eventually):
+    """Of a multi-lock with a mutex each one fails."""
     a, b, c = (client.get_lock(name) for name in "abc")
     multi = client.get_multi_lock(a, b, c)
     other.do(c.acquire)
@@ -232,14 +237,11 @@ def test_failed_reentry_keeps_earlier_holds(client, other, raw, eventually):
         assert multi.hold_count() == 0
         eventually(lambda: raw.keys() == keys("b", "c"))
     other.do(c.release)
-
-
-def test_mutex_keeps_a_multi_lock_from_being_reentrant(client, raw, eventually):
-    lock, mutex = client.get_lock("a"), client.get_mutex("b")
-    multi = client.get_multi_lock(lock, mutex)
-    with multi:
-        assert multi.acquire(False) is False
-        assert (lock.hold_count(), mutex.hold_count()) == (1, 1)
+    mutex = client.get_mutex("d")
+    with client.get_multi_lock(a, mutex) as hold:
+        assert client.get_multi_lock(a, mutex).acquire(False) is False
+        assert (a.hold_count(), mutex.hold_count()) == (1, 1)
+        hold.check()
     eventually(lambda: raw.keys() == [set()] * 5)
 
 
@@ -283,15 +285,6 @@ def test_one_loss_is_a_loss_of_all_and_release_releases_all(client, multi, locks
 
 
 # With
-
-
-def test_with_raises_and_names_the_one_that_was_busy(client, locks, other, raw, eventually):
-    other.do(locks[3].acquire)
-    with pytest.raises(AcquireTimeout) as info, client.get_multi_lock(*locks, timeout=0.2):
-        pytest.fail("ran without the locks")
-    assert (info.value.name, info.value.timeout) == ("c", 0.2)
-    eventually(lambda: raw.keys() == keys("c"))
-    other.do(locks[3].release)
 
 
 def test_with_releases_the_others_and_raises_when_the_body_released_one(multi, locks, raw, eventually):
