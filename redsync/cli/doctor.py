@@ -22,7 +22,7 @@ from redsync.cli.doctor_checks import (
     check_deployment,
     checked,
     findings_about,
-    is_loopback,
+    nodes_by_finding,
     worded,
 )
 from redsync.cli.exits import BROKEN, FINE, UNCONFIGURED, SetupError, state_of
@@ -31,7 +31,6 @@ from redsync.cli.queries import Node, NodeClient, Nodes, execute, in_one_line
 
 PINGS: Final = 11
 KEYS_MAX: Final = 1_000_000
-LEASE: Final = 30.0
 HEADINGS: Final = ("NODE", "STATE", "VERSION", "ROLE", "PERSISTENCE", "EVICTION", "UP FOR", "CLOCK", "LATENCY")
 GROUP_HEADINGS: Final = ("NODE", "SERVER", "EPOCH", "IN SYNC", "GUARD LEFT")
 
@@ -48,17 +47,9 @@ def doctor(options: Any) -> int:
     for report, node, survey in zip(reports, nodes.nodes, surveys, strict=True):
         report.node, report.replicas, report.witness = node.address, node.replicas, node.witness
         report.said, report.guard = survey.value or (), guard
-    # One node, or nodes on this machine only, are for trials.
-    is_serious = len(reports) > 1 and not all(is_loopback(report.endpoint) for report in reports)
-    for report in reports:
-        report.is_serious = is_serious
         report.findings += findings_about(report)
     general = check_deployment(reports)
-    # A finding about several nodes is shown once, with these nodes; one about all together with none.
-    nodes_with: dict[Finding, list[str]] = {finding: [] for finding in general}
-    for report in reports:
-        for finding in report.findings:
-            nodes_with.setdefault(finding, []).append(report.node)
+    nodes_with = nodes_by_finding(reports, general)
     if options.json:
         found = {"restart_guard": guard, "findings": _findings_json(general)}
         write_json({"nodes": list(map(_node_json, reports)), "quorum": nodes.quorum, **found})
@@ -68,16 +59,14 @@ def doctor(options: Any) -> int:
 
 
 def _restart_guard(nodes: Sequence[Node]) -> float:
-    for name in ("REDSYNC_RESTART_GUARD", "REDSYNC_LEASE"):
-        if name == "REDSYNC_LEASE" and len(nodes) == 1 and nodes[0].replicas is None:
-            return 0.0
-        text = os.environ.get(name)
-        if text is not None:
-            try:
-                return float(text)
-            except ValueError:
-                raise SetupError(f"{name} must be a number of seconds, not {text!r}", UNCONFIGURED) from None
-    return LEASE
+    name, default = "REDSYNC_RESTART_GUARD", "0"
+    if name not in os.environ and (len(nodes) > 1 or nodes[0].replicas is not None):
+        name, default = "REDSYNC_LEASE", "30"
+    text = os.environ.get(name, default)
+    try:
+        return float(text)
+    except ValueError:
+        raise SetupError(f"{name} must be a number of seconds, not {text!r}", UNCONFIGURED) from None
 
 
 def _examine(client: NodeClient, prefix: bytes) -> Report:
@@ -142,7 +131,7 @@ def _clients(client: NodeClient) -> dict[str, Heard] | None:
         record = ClientRecord.unpack(packed) if isinstance(packed, bytes) else None
         if record is not None:
             name = key.removeprefix(begin).decode("utf-8", "backslashreplace")
-            heard[name] = Heard(f"{record.host}:{record.pid}", left / 1000, record.nodes, record.layout)
+            heard[name] = Heard(record, left / 1000)
     return heard
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from redsync._core.client_records import LAYOUT
+from redsync._core.client_records import ClientRecord, who
 from redsync._core.memory import BLANK, JOINING, NEWBORN, elected
 from redsync._core.text import is_refusal
 from redsync.cli.exits import NO_TLS, ONLY_TLS
@@ -65,19 +65,15 @@ class Finding:
 
 
 class Heard(NamedTuple):
-    """A client's record on a node.
+    """A client's record on a node, which keeps it for that many more seconds."""
 
-    Attributes:
-        who: The client's host and process, for people.
-        kept: Seconds for which the node still keeps the record.
-        nodes: A digest for each node of the client's list; empty if the record has none.
-        layout: The layout of keys that it uses.
-    """
-
-    who: str
+    record: ClientRecord
     kept: float
-    nodes: tuple[str, ...] = ()
-    layout: int = LAYOUT
+
+    @property
+    def who(self) -> str:
+        """The client's host and process, for people."""
+        return who("", self.record)
 
 
 @dataclass
@@ -98,7 +94,6 @@ class Report:
         is_birth_known: True if our user may read the birth record.
         clients: The clients that have a record there, by UUID; None if unknown.
         guard: The restart guard of its clients, in seconds.
-        is_serious: True if there are several nodes, not all on this machine.
         findings: The findings about it.
     """
 
@@ -115,7 +110,6 @@ class Report:
     is_birth_known: bool = False
     clients: Mapping[str, Heard] | None = None
     guard: float = 0.0
-    is_serious: bool = False
     findings: list[Finding] = field(default_factory=list)
 
     @property
@@ -203,6 +197,15 @@ def findings_about(report: Report) -> list[Finding]:
     """Return the findings about one node."""
     checks = (_check_answer, _check_witnesses) if report.error is not None else _CHECKS
     return [finding for check in checks for finding in check(report)]
+
+
+def nodes_by_finding(reports: Sequence[Report], general: Sequence[Finding] = ()) -> dict[Finding, list[str]]:
+    """Return each finding with its nodes: one about several nodes is shown once, one about all together with none."""
+    found: dict[Finding, list[str]] = {finding: [] for finding in general}
+    for report in reports:
+        for finding in report.findings:
+            found.setdefault(finding, []).append(report.node)
+    return found
 
 
 def _check_answer(report: Report) -> Iterator[Finding]:
@@ -302,10 +305,6 @@ def _check_disk(report: Report) -> Iterator[Finding]:
         if report.info.get(state, "ok") != "ok":
             advice = "free space on its disk, and read its log"
             yield Finding(f"the last write of its {what} failed; it may refuse writes", advice)
-    if report.info.get("aof_enabled") == 0 and report.guard == 0:
-        text = "forgets all holds when it restarts, and there is no restart guard"
-        advice = "set restart_guard (REDSYNC_RESTART_GUARD) to the longest lease, or appendonly yes, appendfsync always"
-        yield Finding(text, advice, is_problem=report.is_serious)
 
 
 def _check_age(report: Report) -> Iterator[Finding]:
@@ -322,6 +321,7 @@ def _check_age(report: Report) -> Iterator[Finding]:
 
 def check_deployment(reports: Sequence[Report]) -> list[Finding]:
     """Return the findings about all nodes together; add findings to single nodes that differ from the others."""
+    _check_guards(reports)
     _check_clients(reports)
     _check_clocks(reports)
     checks = (_check_count, _check_servers, _check_machines, _check_lists, _check_layouts)
@@ -349,6 +349,16 @@ def _check_servers(reports: Sequence[Report]) -> Iterator[Finding]:
                 yield Finding(f"{names} are on one server: only one of them has a vote", _PART)
             else:
                 yield Finding(f"{names} are one server, listed {times} times", "list each server once")
+
+
+def _check_guards(reports: Sequence[Report]) -> None:
+    # One node, or nodes on this machine only, are for trials.
+    is_serious = len(reports) > 1 and not all(is_loopback(report.endpoint) for report in reports)
+    for report in reports:
+        if report.info.get("aof_enabled") == 0 and report.guard == 0:
+            text = "forgets all holds when it restarts, and there is no restart guard"
+            advice = "set restart_guard (REDSYNC_RESTART_GUARD) to the longest lease, or appendonly yes"
+            report.findings.append(Finding(text, f"{advice}, appendfsync always", is_problem=is_serious))
 
 
 def _check_clocks(reports: Sequence[Report]) -> None:
@@ -382,13 +392,13 @@ def _check_clients(reports: Sequence[Report]) -> None:
             report.findings.append(Finding(text, advice))
 
 
+def _alive(reports: Sequence[Report]) -> list[Heard]:
+    return [heard for report in reports for heard in (report.clients or {}).values() if heard.kept > ALIVE]
+
+
 def _check_lists(reports: Sequence[Report]) -> Iterator[Finding]:
     """Yield a finding if clients list different nodes: by more than one, two majorities may share no node."""
-    lists: dict[frozenset[str], str] = {}
-    for report in reports:
-        for heard in (report.clients or {}).values():
-            if heard.nodes and heard.kept > ALIVE:
-                lists.setdefault(frozenset(heard.nodes), heard.who)
+    lists = {frozenset(heard.record.nodes): heard.who for heard in _alive(reports) if heard.record.nodes}
     if len(lists) < 2:
         return
     apart = max(len(one ^ other) for one in lists for other in lists)
@@ -404,8 +414,7 @@ def _check_lists(reports: Sequence[Report]) -> Iterator[Finding]:
 
 def _check_layouts(reports: Sequence[Report]) -> Iterator[Finding]:
     """Yield a finding if clients use different layouts of keys, see `docs/protocol.md`."""
-    alive = [each for report in reports for each in (report.clients or {}).values() if each.kept > ALIVE]
-    layouts = {heard.layout: heard.who for heard in alive}
+    layouts = {heard.record.layout: heard.who for heard in _alive(reports)}
     if len(layouts) > 1:
         names = ", ".join(f"{who} uses {layout}" for layout, who in sorted(layouts.items()))
         yield Finding(f"clients use different layouts of keys: {names}", "run one release everywhere")

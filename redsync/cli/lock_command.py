@@ -69,16 +69,14 @@ def _run(options: argparse.Namespace) -> int:
 
 def _advice(options: argparse.Namespace) -> Iterator[str]:
     """Yield what `redsync doctor` says of nodes that do not answer."""
-    from redsync.cli.doctor_checks import Finding, Report, findings_about, worded
+    from redsync.cli.doctor_checks import Report, findings_about, nodes_by_finding, worded
     from redsync.cli.queries import Nodes
 
-    found: dict[Finding, list[str]] = {}
     answers = Nodes(options).ask(lambda client: client.ping())
-    for answer in answers:
-        if answer.error is not None:
-            (finding,) = findings_about(Report(answer.node, error=answer.error))
-            found.setdefault(finding, []).append(answer.node)
-    return worded(found, len(answers))
+    reports = [Report(answer.node, error=answer.error) for answer in answers if answer.error is not None]
+    for report in reports:
+        report.findings += findings_about(report)
+    return worded(nodes_by_finding(reports), len(answers))
 
 
 def _say(text: str) -> None:

@@ -5,6 +5,7 @@ import re
 import pytest
 import redis
 
+from redsync._core.client_records import ClientRecord
 from redsync._core.memory import NEWBORN, Birth
 from redsync.cli.doctor import HEADINGS, _row
 from redsync.cli.doctor_checks import Heard, Report, check_deployment, findings_about
@@ -114,7 +115,7 @@ INFO |= {"maxmemory_policy": "noeviction"}
 
 
 def texts(report):
-    report.guard, report.is_serious = 30.0, True
+    report.guard = 30.0
     found = findings_about(report)
     return [each.text for each in found if each.is_problem]
 
@@ -168,13 +169,16 @@ def test_even_number_of_nodes_is_a_finding(count, is_problem):
     assert f"{count} nodes" in finding.text
 
 
-@pytest.mark.parametrize(("is_serious", "count"), [(True, 1), (False, 0)])
-def test_node_that_forgets_without_a_guard_is_a_problem_in_a_serious_deployment(is_serious, count):
-    report = Report("a:1", info=INFO | {"aof_enabled": 0}, is_serious=is_serious)
-    found = findings_about(report)
-    assert len(found) == 1
-    assert "forgets all holds" in found[0].text
-    assert sum(finding.is_problem for finding in found) == count
+@pytest.mark.parametrize(
+    ("addresses", "is_problem"), [(["a:1", "b:1", "c:1"], True), (["a:1"], False), (["127.0.0.1:1"] * 3, False)]
+)
+def test_nodes_that_forget_without_a_guard_are_a_problem_in_a_serious_deployment(addresses, is_problem):
+    reports = [Report(address, info={"aof_enabled": 0}) for address in addresses]
+    check_deployment(reports)
+    for report in reports:
+        (finding,) = report.findings
+        assert "forgets all holds" in finding.text
+        assert finding.is_problem is is_problem
 
 
 @pytest.mark.parametrize(
@@ -213,9 +217,13 @@ def test_node_is_not_fine_before_its_clients_grant_on_it():
 # Clients that still use a server that was replaced.
 
 
+def heard(host, seconds=60.0, **fields):
+    return Heard(ClientRecord(host, 7, "program", 1.0, **fields), seconds)
+
+
 def hearing(node, uptime=1000, birth=None, **kept):
     """Return the report of a node that keeps these clients' records for that many more seconds."""
-    clients = {client: Heard(f"web-{client}:7", seconds) for client, seconds in kept.items()}
+    clients = {client: heard(f"web-{client}", seconds) for client, seconds in kept.items()}
     return Report(node, info=INFO | {"uptime_in_seconds": uptime, "run_id": node}, birth=birth, clients=clients)
 
 
@@ -271,7 +279,7 @@ def test_doctor_compares_replicas_with_the_url(configured, connected, text, is_p
 
 def lists_of(*lists):
     """Return the findings about clients with those lists, all with records on each node."""
-    clients = {f"client-{i}": Heard(f"host:{i}", 60.0, tuple(nodes)) for i, nodes in enumerate(lists)}
+    clients = {f"client-{i}": heard(f"host-{i}", nodes=tuple(nodes)) for i, nodes in enumerate(lists)}
     reports = [Report(f"n{i}:1", info={"uptime_in_seconds": 1000}, clients=clients) for i in range(3)]
     return [each for each in check_deployment(reports) if "lists differ" in each.text]
 
@@ -297,10 +305,10 @@ def test_doctor_warns_of_lists_whose_majorities_may_share_no_node(lists, apart):
 
 
 def test_doctor_warns_of_clients_with_different_layouts():
-    clients = {f"client-{layout}": Heard(f"host:{layout}", 60.0, layout=layout) for layout in (1, 2)}
+    clients = {f"client-{layout}": heard(f"host-{layout}", layout=layout) for layout in (1, 2)}
     reports = [Report(f"n{i}:1", info={"uptime_in_seconds": 1000}, clients=clients) for i in range(3)]
     found = [each.text for each in check_deployment(reports) if "layouts" in each.text]
-    assert found == ["clients use different layouts of keys: host:1 uses 1, host:2 uses 2"]
+    assert found == ["clients use different layouts of keys: host-1:7 uses 1, host-2:7 uses 2"]
 
 
 def test_doctor_reads_the_lists_of_real_clients(redsync, guarded, nodes, make_client, all_nodes_met):
