@@ -18,6 +18,7 @@ from typing import Any, Final, TypeAlias
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from redsync._kinds import KINDS
 from redsync.cli.arguments import encoded
 from redsync.cli.exits import FINE, UNAVAILABLE, SetupError
 from redsync.cli.listing import MOST, View, look
@@ -43,9 +44,7 @@ KEPT: Final[dict[str, tuple[str, Whose]]] = {
 }
 """Each metric, a gauge: its meaning, its labels."""
 
-_KINDS: Final = frozenset(
-    ("lock", "fenced lock", "mutex", "read lock", "write lock", "read-write lock", "semaphore", "rate limiter", "latch")
-)
+_KINDS: Final = {kind.shown for kind in KINDS.values()} | {"read lock", "write lock"}
 """The values of the label `kind`; the keys of other programs are "other"."""
 
 

@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
 from redsync.cli.arguments import connect, name_of
-from redsync.cli.exits import ENDED, FAILED, NOT_EXECUTABLE, NOT_FOUND, REFUSED, SIGNALLED, SetupError, status_of
+from redsync.cli.exits import ENDED, FAILED, NOT_EXECUTABLE, NOT_FOUND, SIGNALLED, SetupError, status_of
 from redsync.cli.output import warn
 from redsync.cli.shim import BEHIND, DESERTED, LONG, Policy
 from redsync.cli.supervisor import ShimProcess, SignalledError, Signals, Supervisor, has_terminal
@@ -170,8 +170,7 @@ def _policy(options: argparse.Namespace, lease: float) -> Policy:
 def _take(stack: ExitStack, client: Client, options: argparse.Namespace, signals: Signals) -> Hold:
     """Acquire the lock that the options ask for; the stack releases it.
 
-    The first try does not wait. So it reports at once that nodes refuse our password, although we otherwise wait while
-    too few nodes answer.
+    The first try does not wait, so that we can say that the next one does.
 
     Raises:
         AcquireTimeout: Others held it all the time.
@@ -187,7 +186,7 @@ def _take(stack: ExitStack, client: Client, options: argparse.Namespace, signals
     try:
         hold = acquire(0.0)
     except (AcquireTimeout, QuorumError) as error:
-        if options.wait == 0 or (isinstance(error, QuorumError) and status_of(error) == REFUSED):
+        if options.wait == 0:
             raise
         if options.verbose:
             _say(f"waiting for {options.name!r}{f': {error}' if isinstance(error, QuorumError) else ''}")

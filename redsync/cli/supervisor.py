@@ -20,7 +20,7 @@ import os
 import signal
 from collections.abc import Callable, Collection, Mapping
 from multiprocessing.connection import wait
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 from redsync.cli.process_tree import ProcessTree
@@ -163,9 +163,7 @@ class ShimProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Close the pipe, which ends the shim, and wait for that."""
         self.pipe.close()
         self.wake()
