@@ -6,7 +6,6 @@ import subprocess
 
 import pytest
 
-from tests.cli.command_process import RELUCTANT
 from tests.support.sweeps import swept
 
 # Exit statuses
@@ -160,15 +159,6 @@ def test_min_hold_keeps_the_lock_after_a_short_command(lock_command, client, eve
     process.finish()
     assert process.returncode == 4
     assert client.get_fenced_lock("x").acquire(timeout=20)
-
-
-def test_lease_limits_how_long_others_wait_after_a_crash(lock_command, client):
-    process = lock_command("x", "--lease", "1.5", "-c", RELUCTANT)
-    process.read_until("ready\n")
-    assert 0 < client.inspect("x").holders[0].remaining <= 1.5
-    process.kill()
-    process.finish()
-    assert client.get_fenced_lock("x").acquire(timeout=10)
 
 
 def test_options_override_prefix_and_urls_of_the_environment(run_lock, nodes, client):

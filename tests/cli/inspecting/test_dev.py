@@ -4,6 +4,8 @@ import json
 import re
 import socket
 
+import pytest
+
 from redsync import Client
 
 
@@ -37,7 +39,14 @@ def test_dev_ends_its_servers_when_it_is_killed(start, eventually, tmp_path):
     eventually(lambda: not list(tmp_path.iterdir()), within=20)
 
 
-def test_dev_without_a_server_ends_with_status_69(redsync):
-    done = redsync("dev", REDSYNC_SERVER="/nowhere/redis-server")
-    assert done.status == 69
-    assert "/nowhere/redis-server" in done.err
+@pytest.mark.parametrize("command", ["dev", "demo"])
+def test_server_that_does_not_start_is_named_with_status_69(command, redsync, tmp_path):
+    done = redsync(command, REDSYNC_SERVER="/nowhere/redis-server")
+    assert (done.status, "/nowhere/redis-server" in done.err) == (69, True)
+    server = tmp_path / "server"
+    server.write_text("#!/bin/sh\necho out of order\nexit 3\n")
+    server.chmod(0o700)
+    done = redsync(command, REDSYNC_SERVER=str(server))
+    assert (done.status, "Traceback" in done.err) == (69, False)
+    assert "ended early with status 3" in done.err
+    assert "out of order" in done.err
