@@ -2,53 +2,28 @@
 
 import asyncio
 import contextlib
-import signal
-import threading
 import time
 
 import pytest
 
 from redsync import AsyncClient, Client, ClientClosedError
 from tests.aio_support import in_loop
+from tests.support.injection import Interruption, alarm
 
 SHORTEST = 0.6
 LEASE = 1.0
 FREE_LATE = SHORTEST + LEASE + 20
 
 
-def wait_until_free(client, since):
+def wait_until_free(lock, since):
     """Wait until another owner gets the lock; return how long that took since then."""
-    lock = client.get_lock("x")
     assert lock.acquire(timeout=FREE_LATE)
     lock.release()
     return time.monotonic() - since
 
 
-class Interrupted(KeyboardInterrupt):
-    pass
-
-
-@contextlib.contextmanager
-def interrupting(condition):
-    """Interrupt the main thread once, as soon as the condition is true."""
-
-    def interrupt(*_):
-        raise Interrupted
-
-    def wait():
-        while not condition():
-            time.sleep(0.002)
-        time.sleep(0.05)
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
-
-    before = signal.signal(signal.SIGUSR1, interrupt)
-    thread = threading.Thread(target=wait, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join()
-        signal.signal(signal.SIGUSR1, before)
+def interrupt(*_, **__):
+    raise Interruption
 
 
 @pytest.mark.usefixtures("both_flavours")
@@ -63,8 +38,7 @@ def test_release_waits_and_then_hands_over(client, make_client, other, promptly,
         assert waiter.result(30) >= SHORTEST
         return left - SHORTEST
 
-    rival = getattr(make_client(), f"get_{kind}")
-    rival = type("Rival", (), {"get_lock": staticmethod(rival)})
+    rival = getattr(make_client(), f"get_{kind}")("x")
     promptly(pause, 0.3)
 
 
@@ -101,18 +75,18 @@ def test_interrupted_wait_leaves_the_lock_to_its_lease(make_client, lease):
     lock = client.get_lock("x", min_hold=2.5)
     began = time.monotonic()
     assert lock.acquire()
-    with interrupting(lambda: time.monotonic() > began + 0.1), pytest.raises(Interrupted):
+    with alarm(interrupt), pytest.raises(Interruption):
         lock.release()
     assert not lock.owned()
     assert other.get_lock("x").locked()
-    assert 2.5 <= wait_until_free(other, began) < FREE_LATE
+    assert 2.5 <= wait_until_free(other.get_lock("x"), began) < FREE_LATE
 
 
 def test_body_that_is_interrupted_does_not_wait(make_client, caplog):
     client, other = make_client(lease=LEASE), make_client()
     began = time.monotonic()
-    with pytest.raises(Interrupted), client.get_lock("x", min_hold=30) as hold:
-        raise Interrupted
+    with pytest.raises(Interruption), client.get_lock("x", min_hold=30) as hold:
+        raise Interruption
     assert time.monotonic() - began < 20
     assert not hold.lost
     assert other.get_lock("x").locked()
@@ -123,8 +97,8 @@ def test_body_that_is_interrupted_does_not_wait(make_client, caplog):
 
 @pytest.mark.usefixtures("both_flavours")
 def test_outer_body_that_catches_an_interruption_of_the_inner_one_waits(client, make_client):
-    with client.get_lock("x", min_hold=SHORTEST) as hold, contextlib.suppress(Interrupted), client.get_lock("x"):
-        raise Interrupted
+    with client.get_lock("x", min_hold=SHORTEST) as hold, contextlib.suppress(Interruption), client.get_lock("x"):
+        raise Interruption
     assert not hold.lost
     assert not make_client().get_lock("x").locked()
 
@@ -152,7 +126,7 @@ def test_close_leaves_the_lock_of_a_waiting_release_to_its_lease(make_client, ot
     client.close()
     with pytest.raises(ClientClosedError):
         releasing.result(20)
-    assert 2.5 <= wait_until_free(rival, began) < FREE_LATE
+    assert 2.5 <= wait_until_free(rival.get_lock("x"), began) < FREE_LATE
 
 
 def test_thread_that_ends_leaves_the_lock_to_its_lease(make_client, make_worker):
@@ -160,7 +134,7 @@ def test_thread_that_ends_leaves_the_lock_to_its_lease(make_client, make_worker)
     began = time.monotonic()
     assert worker.do(client.get_lock("x", min_hold=SHORTEST).acquire)
     worker.end()
-    assert SHORTEST <= wait_until_free(rival, began) < FREE_LATE
+    assert SHORTEST <= wait_until_free(rival.get_lock("x"), began) < FREE_LATE
 
 
 def test_release_in_a_handler_in_the_middle_of_a_step_does_not_delay_renewals(make_client, monkeypatch):
@@ -181,12 +155,9 @@ def test_release_in_a_handler_in_the_middle_of_a_step_does_not_delay_renewals(ma
 def test_acquire_that_is_interrupted_after_its_success_frees_the_lock_at_once(client, monkeypatch):
     lock = client.get_lock("x", min_hold=30)
 
-    def interrupt(*_, **__):
-        raise Interrupted
-
     with monkeypatch.context() as patch:
         patch.setattr(lock, "_enter", interrupt)
-        with pytest.raises(Interrupted):
+        with pytest.raises(Interruption):
             lock.__enter__()
     assert client.get_lock("x").acquire(blocking=False)
 
