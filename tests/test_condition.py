@@ -78,16 +78,19 @@ def test_wait_returns_false_after_its_timeout_and_holds_the_lock_again(lock, con
     eventually(lambda: free(raw))
 
 
-def test_hold_of_a_with_goes_on_after_a_wait_and_has_a_new_token(client, eventually):
-    lock = client.get_fenced_lock("x")
-    condition = threading.Condition(lock)
-    with condition as hold:
-        before = hold.fencing_token
-        assert condition.wait(0.01) is False
-        hold.check()
-        hold.extend()
-        assert hold.remaining() > 0
-        assert hold.fencing_token > before
+def test_holds_of_withs_go_on_after_a_wait_and_a_fenced_lock_has_a_new_token(client, raw, eventually):
+    fenced = client.get_fenced_lock("a")
+    for lock in (fenced, client.get_multi_lock(fenced, client.get_lock("x"))):
+        condition = threading.Condition(lock)
+        with fenced as part, condition as hold:
+            before = part.fencing_token
+            assert condition.wait(0.01) is False
+            for each in part, hold:
+                each.check()
+                each.extend()
+                assert each.remaining() > 0
+            assert part.fencing_token > before
+    eventually(lambda: free(raw))
 
 
 @once
@@ -143,18 +146,6 @@ def test_wait_restores_each_locks_count_in_a_multi_lock(lock, condition, client,
     with condition:
         condition.notify()
     assert waiter.result(20) == ((3, 2, 2), False)
-
-
-def test_holds_of_withs_continue_after_a_wait_of_a_multi_lock(client, raw, eventually):
-    single = client.get_lock("x")
-    condition = threading.Condition(client.get_multi_lock(single, client.get_fenced_lock("a")))
-    with single as part, condition as hold:
-        assert condition.wait(0.01) is False
-        for each in part, hold:
-            each.check()
-            each.extend()
-            assert each.remaining() > 0
-    eventually(lambda: free(raw))
 
 
 @multi

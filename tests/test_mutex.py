@@ -38,17 +38,6 @@ def test_acquire_is_true_when_free_and_false_when_held_by_anyone(plain, other):
         assert not plain.locked()
 
 
-def test_second_acquire_waits_until_another_thread_releases(plain, other, eventually):
-    plain.acquire()
-    second = other.start(plain.acquire)
-    with pytest.raises(TimeoutError):
-        second.result(0.1)
-    plain.release()
-    assert second.result(20) is True
-    assert plain.locked()
-    plain.release()
-
-
 def test_release_works_in_any_thread_and_once(plain, other):
     plain.acquire()
     other.do(plain.release)

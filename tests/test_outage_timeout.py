@@ -5,7 +5,6 @@ import http.server
 import math
 import threading
 import time
-from concurrent.futures import Future
 
 import pytest
 import redis
@@ -34,25 +33,6 @@ def admins(nodes):
         yield [stack.enter_context(redis.Redis.from_url(nodes.urls[i])) for i in range(3)]
 
 
-@pytest.fixture
-def in_background():
-    """Return a function that calls another one in a thread that ends with the process, and returns its future."""
-
-    def begin(call):
-        future = Future()
-
-        def run():
-            try:
-                future.set_result(call())
-            except BaseException as error:
-                future.set_exception(error)
-
-        threading.Thread(target=run, daemon=True).start()
-        return future
-
-    return begin
-
-
 @contextlib.contextmanager
 def another_password(admins):
     """Let nodes want a password, and end the connections of all who have not given it."""
@@ -78,13 +58,13 @@ def test_wait_for_nodes_ends(make_client, kind):
 
 
 @pytest.mark.parametrize("kind", ["lock", "latch"])
-def test_wait_ends_though_nodes_had_answered_before(make_client, nodes, in_background, kind, eventually):
-    other, client = make_client(), make_client(outage_timeout=0.5)
+def test_wait_ends_though_nodes_had_answered_before(make_client, nodes, other, kind, eventually):
+    holder, client = make_client(), make_client(outage_timeout=0.5)
     if kind == "latch":
-        assert other.get_count_down_latch("x").try_set_count(1)
+        assert holder.get_count_down_latch("x").try_set_count(1)
     else:
-        assert other.get_lock("x").acquire(timeout=PATIENCE)
-    waiting = in_background(lambda: WAITS[kind](client))
+        assert holder.get_lock("x").acquire(timeout=PATIENCE)
+    waiting = other.start(lambda: WAITS[kind](client))
     eventually(lambda: client.runner.session.answered)
     for i in range(5):
         nodes.kill(i)
@@ -92,10 +72,10 @@ def test_wait_ends_though_nodes_had_answered_before(make_client, nodes, in_backg
         waiting.result(PATIENCE)
 
 
-def test_wait_for_another_owner_has_no_such_end(make_client, in_background):
+def test_wait_for_another_owner_has_no_such_end(make_client, other):
     mine, yours = (make_client(outage_timeout=0.1).get_lock("x") for _ in range(2))
     assert yours.acquire(timeout=PATIENCE)
-    waiting = in_background(mine.acquire)
+    waiting = other.start(mine.acquire)
     with pytest.raises(TimeoutError):
         waiting.result(1.0)
     yours.release()
@@ -112,12 +92,12 @@ def test_nodes_within_their_restart_guard_do_answer(make_client, nodes, eventual
 
 
 @pytest.mark.parametrize("trouble", [read_only, another_password])
-def test_call_waits_for_nodes_that_come_back_in_time(make_client, in_background, admins, trouble):
+def test_call_waits_for_nodes_that_come_back_in_time(make_client, other, admins, trouble):
     """A password that is changed later is an outage too."""
     client = make_client(n=3, outage_timeout=FOR_EVER)
     assert client.get_lock("y").acquire(timeout=PATIENCE)
     with trouble(admins):
-        waiting = in_background(client.get_lock("x").acquire)
+        waiting = other.start(client.get_lock("x").acquire)
         with pytest.raises(TimeoutError):
             waiting.result(0.5)
     assert waiting.result(PATIENCE)
