@@ -34,6 +34,7 @@ from itertools import pairwise
 from statistics import quantiles
 from typing import Final
 
+import redis
 from rich.box import SIMPLE
 from rich.console import Group
 from rich.live import Live
@@ -366,8 +367,6 @@ class Demo:
 
     def _scan(self) -> dict[int, list[bytes]]:
         """Return the claims and places on nodes, by the node's index."""
-        import redis
-
         found: dict[int, list[bytes]] = {}
         for index, port in enumerate(self._nodes.ports):
             with redis.Redis(port=port, socket_timeout=_LEASE) as node:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -76,22 +77,21 @@ def _examine(client: NodeClient, prefix: bytes) -> Report:
         begun = time.perf_counter()
         client.ping()
         spent.append(time.perf_counter() - begun)
-    report = Report("", latency=median(spent), offset=_clock_offset(client))
-    report.info = checked(_allowed(client.info) or {})
+    report = Report("", latency=median(spent), info=checked(_allowed(client.info) or {}))
     try:
         execute(client, [look_command(prefix, b"redsync doctor")])
     except ResponseError as error:
         report.scripts = in_one_line(error)
-    report.birth, report.is_birth_known = _birth(client)
     report.clients = _allowed(lambda: _clients(client))
-    return report
-
-
-def _clock_offset(client: NodeClient) -> float | None:
     begun = time.time()
-    stamp = _allowed(client.time)
-    # Estimate: the node reads its clock halfway through the round trip.
-    return None if stamp is None else float(stamp[0] + stamp[1] / 1e6 - (begun + time.time()) / 2)
+    if stamp := _allowed(client.time):
+        clock = stamp[0] + stamp[1] / 1e6
+        # Estimate: the node reads its clock halfway through the round trip.
+        report.offset = clock - (begun + time.time()) / 2
+        with contextlib.suppress(ResponseError, ValueError):
+            record: Any = client.get(client.tagging.key(BIRTH_KEY))
+            report.birth, report.is_birth_known = Birth.read(record, clock), True
+    return report
 
 
 def _allowed(question: Callable[[], Any]) -> Any:
@@ -100,18 +100,6 @@ def _allowed(question: Callable[[], Any]) -> Any:
         return question()
     except ResponseError:
         return None
-
-
-def _birth(client: NodeClient) -> tuple[Birth | None, bool]:
-    """Return a node's birth record, and whether our user may read it."""
-    key = client.tagging.key(BIRTH_KEY)
-    record, stamp = _allowed(lambda: [client.get(key)]), _allowed(client.time)
-    if record is None or stamp is None:
-        return None, False
-    try:
-        return Birth.read(record[0], stamp[0] + stamp[1] / 1e6), True
-    except ValueError:
-        return None, False
 
 
 def _clients(client: NodeClient) -> dict[str, Heard] | None:

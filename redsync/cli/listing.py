@@ -10,11 +10,11 @@ from dataclasses import asdict
 from typing import Any
 
 from redsync._core.client_records import Claim, ClientRecord, cut, short, who
-from redsync._protocols.surveys import NameLook, break_commands, claims_meant
+from redsync._protocols.surveys import NameLook, break_commands, claims_meant, look_command
 from redsync.cli.arguments import encoded
 from redsync.cli.exits import BROKEN, FINE, SetupError, state_of
 from redsync.cli.output import clock, put, shown, tell, told, warn, write_json
-from redsync.cli.queries import Answer, Nodes, execute, look_around, look_at, questions
+from redsync.cli.queries import Answer, Nodes, execute, look_around, look_at
 
 View = dict[str, Any]  # the nodes with their errors, the names with their holders, and whether there are more
 MOST = 20
@@ -142,8 +142,11 @@ def show(options: Any) -> int:
 
 
 def _ask(nodes: Nodes, name: bytes, most: int = 100) -> list[Answer[NameLook | None]]:
-    """Ask each node about one name."""
-    asked = questions(nodes.prefix, [name], most, listing=False)
+    """Ask each node about one name; `SetupError` if no synchronizer can have such a name."""
+    try:
+        asked = {name: look_command(nodes.prefix, name, most)}
+    except ValueError as error:
+        raise SetupError(str(error)) from None
     return nodes.ask(lambda client: look_at(client, asked).get(name))
 
 

@@ -52,9 +52,12 @@ def _run(options: argparse.Namespace) -> int:
     logging.getLogger("redsync.watchdog").setLevel(logging.CRITICAL)
     if options.quiet:
         logging.getLogger("redsync").setLevel(logging.CRITICAL + 1)
+    environment = {**os.environ, "REDSYNC_LOCK_NAME": options.name}
+    # An enclosing `redsync lock` may have set the token of another lock.
+    environment.pop("REDSYNC_FENCING_TOKEN", None)
     try:
         # The shim is a fork of this process, so start it before there are threads, connections or a lock.
-        with Signals() as signals, ShimProcess(command, _environment(options), signals.ignored) as shim:
+        with Signals() as signals, ShimProcess(command, environment, signals.ignored) as shim:
             return _hold_and_run(options, shim, signals)
     except SignalledError as end:
         _note(options, f"ended by signal {end.number} before the command started")
@@ -129,14 +132,6 @@ def _status_of(supervisor: Supervisor, options: argparse.Namespace) -> int:
     if supervisor.reason == DESERTED:
         return FAILED
     return supervisor.status if supervisor.reason in (None, BEHIND) else ENDED
-
-
-def _environment(options: argparse.Namespace) -> dict[str, str]:
-    """Return the command's environment, as far as known before the lock is held."""
-    environment = {**os.environ, "REDSYNC_LOCK_NAME": options.name}
-    # An enclosing `redsync lock` may have set the token of another lock.
-    environment.pop("REDSYNC_FENCING_TOKEN", None)
-    return environment
 
 
 def _hold_on(hold: Hold, signals: Signals, until: float) -> None:

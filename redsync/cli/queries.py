@@ -168,25 +168,23 @@ class Node:
                 yield Answer.to(partial(self.ask, client), address)
 
 
-def _ask_sentinel(service: str, client: redis.Redis) -> Master:
-    flat = _raw(client, "SENTINEL", "MASTER", service)
+# In both, redis-py would parse the reply if the first two words were one string.
+
+
+def _ask_sentinel(service: str, client: Any) -> Master:
+    flat = client.execute_command("SENTINEL", "MASTER", service)
     said = dict(zip(flat[::2], flat[1::2], strict=True))
     # The reply has an address too, but during a failover the old master's, with the new number.
-    host, port = _raw(client, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)
+    host, port = client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", service)
     return Master(f"{printable(host.decode())}:{int(port)}", int(said[b"config-epoch"]))
 
 
-def _ask_server(slot: int, client: redis.Redis) -> Master:
-    owner = owner_in(read_cluster(_raw(client, "CLUSTER", "NODES")), slot)
+def _ask_server(slot: int, client: Any) -> Master:
+    owner = owner_in(read_cluster(client.execute_command("CLUSTER", "NODES")), slot)
     if owner is None:
         raise redis.ResponseError(f"slot {slot} has no owner")
     # A server that does not know its own address leaves it out.
     return Master(f"{owner.host or client.connection_pool.connection_kwargs['host']}:{owner.port}", owner.epoch)
-
-
-def _raw(client: redis.Redis, *words: str) -> Any:
-    """Return the raw reply to a command; redis-py would parse it if the first two words were one string."""
-    return client.execute_command(*words)  # type: ignore[no-untyped-call]
 
 
 def _nodes_of(url: str, timeout: float) -> list[Node]:
@@ -321,18 +319,6 @@ def execute(client: NodeClient, commands: Sequence[Command]) -> list[Any]:
     return replies
 
 
-def questions(prefix: bytes, names: Iterable[bytes], most: int = 100, *, listing: bool = True) -> dict[bytes, Command]:
-    """Return the commands that ask a node about each name, see `look_command`.
-
-    Raises:
-        SetupError: No synchronizer can have such a name.
-    """
-    try:
-        return {name: look_command(prefix, name, most, listing=listing) for name in names}
-    except ValueError as error:
-        raise SetupError(str(error)) from None
-
-
 def look_at(client: NodeClient, asked: Mapping[bytes, Command]) -> dict[bytes, NameLook]:
     """Return what the node stores under each of those names; names without anything are left out."""
     looks: dict[bytes, NameLook] = {}
@@ -363,7 +349,7 @@ def look_around(nodes: Nodes, pattern: bytes, limit: int, most: int = 100) -> tu
 
     found = dict(zip(nodes.nodes, nodes.ask(scan), strict=True))
     names = sorted(set[bytes]().union(*_values(found.values())))
-    asked = questions(nodes.prefix, names[:limit], most)
+    asked = {name: look_command(nodes.prefix, name, most, listing=True) for name in names[:limit]}
     answering = [node for node, answer in found.items() if answer.error is None]
     answers = nodes.ask(lambda client: look_at(client, asked), answering)
     every: dict[Node, Answer[Any]] = {**found, **dict(zip(answering, answers, strict=True))}
