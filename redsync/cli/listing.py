@@ -7,14 +7,23 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from redsync._core.client_records import Claim, ClientRecord, cut, short, who
-from redsync._protocols.surveys import NameLook, break_commands, claims_meant, look_command
+from redsync._protocols.surveys import (
+    NameLook,
+    break_commands,
+    claims_meant,
+    is_likely,
+    key_patterns,
+    look_command,
+    name_of_key,
+)
 from redsync.cli.arguments import encoded
 from redsync.cli.exits import BROKEN, FINE, SetupError, state_of
 from redsync.cli.output import clock, put, shown, tell, told, warn, write_json
-from redsync.cli.queries import Answer, Nodes, execute, look_around, look_at
+from redsync.cli.queries import Answer, Node, NodeClient, Nodes, execute, look_at
 
 View = dict[str, Any]  # the nodes with their errors, the names with their holders, and whether there are more
 MOST = 20
@@ -25,15 +34,32 @@ _SHOWN = ("NODE", "HELD BY", "OWNER", "COUNT", "LIFE LEFT", "WAITING")
 
 
 def look(nodes: Nodes, pattern: bytes, limit: int, most: int = 100) -> View:
-    """Return the present state of the nodes, and a summary of each name over all of them; see `look_around`.
+    """Return the present state of the nodes, and a summary of each name over all of them, sorted by name.
 
-    The names are sorted; a summary does not say which node knows what.
+    Each look scans all keys. Of more names than the limit it asks about the first ones as sorted, so that the next look
+    chooses the same; names that have just gone are left out, and without a prefix those that are probably no
+    synchronizer's. It identifies `most` holders and waiters of each name at most.
     """
-    answers, looks, has_more = look_around(nodes, pattern, limit, most)
-    names = sorted({name for each in looks for name in each})
-    entries = [_summary(name, [each[name] for each in looks if name in each], nodes.quorum) for name in names]
-    states = [{"node": answer.node, "error": answer.error} for answer in answers]
-    return {"quorum": nodes.quorum, "names": entries, "more": has_more, "nodes": states}
+    found = dict(zip(nodes.nodes, nodes.ask(partial(_scan, nodes.prefix, pattern)), strict=True))
+    names = sorted(set[bytes]().union(*(answer.value or () for answer in found.values())))
+    asked = {name: look_command(nodes.prefix, name, most, listing=True) for name in names[:limit]}
+    answering = [node for node, answer in found.items() if answer.error is None]
+    looked = nodes.ask(lambda client: look_at(client, asked), answering)
+    answers: dict[Node, Answer[Any]] = {**found, **dict(zip(answering, looked, strict=True))}
+    entries = []
+    for name in asked:
+        looks = [answer.value[name] for answer in looked if answer.value and name in answer.value]
+        if looks and (nodes.prefix or any(map(is_likely, looks))):
+            entries.append(_summary(name, looks, nodes.quorum))
+    states = [{"node": answer.node, "error": answer.error} for answer in answers.values()]
+    return {"quorum": nodes.quorum, "names": entries, "more": len(names) > limit, "nodes": states}
+
+
+def _scan(prefix: bytes, pattern: bytes, client: NodeClient) -> set[bytes]:
+    tagging = client.tagging
+    patterns = map(tagging.key, key_patterns(prefix, pattern))
+    keys = (tagging.plain(key) for each in patterns for key in client.scan_iter(each, count=1000))
+    return {name for key in keys if (name := name_of_key(prefix, key)) is not None}
 
 
 def _summary(name: bytes, looks: list[NameLook], quorum: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ where they differ.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -27,17 +27,12 @@ from redsync._core.clusters import KeyTagging, owner_in, read_cluster, slots_of
 from redsync._core.scripts import Command, Script
 from redsync._core.text import is_refusal, one_line, printable
 from redsync._core.urls import ClusterUrl, GroupUrl, NodeUrlError, check_url, for_redis_py
-from redsync._protocols.surveys import NameLook, is_likely, key_patterns, look_command, name_of_key
+from redsync._protocols.surveys import NameLook
 from redsync.cli.arguments import encoded, urls_of
 from redsync.cli.exits import FINE, NO_TLS, ONLY_TLS, UNCONFIGURED, UNREADABLE, SetupError, status_without_quorum
 from redsync.cli.output import warn
 
-BATCH: Final = 200  # names per pipeline, so that a node serves other clients in between
-KEYS: Final = 1000  # the COUNT of a SCAN
-
 T = TypeVar("T")
-
-Looks = list[dict[bytes, NameLook]]  # for each node that answers, what it stores under some names
 
 
 def in_one_line(error: Exception) -> str:
@@ -321,44 +316,6 @@ def execute(client: NodeClient, commands: Sequence[Command]) -> list[Any]:
 
 def look_at(client: NodeClient, asked: Mapping[bytes, Command]) -> dict[bytes, NameLook]:
     """Return what the node stores under each of those names; names without anything are left out."""
-    looks: dict[bytes, NameLook] = {}
-    names = list(asked)
-    for begin in range(0, len(names), BATCH):
-        batch = names[begin : begin + BATCH]
-        replies = execute(client, [asked[name] for name in batch])
-        looks |= {name: NameLook.read(reply) for name, reply in zip(batch, replies, strict=True)}
-    return {name: look for name, look in looks.items() if not look.is_empty}
-
-
-def look_around(nodes: Nodes, pattern: bytes, limit: int, most: int = 100) -> tuple[list[Answer[Any]], Looks, bool]:
-    """Return each node's answer, what those that answer store under matching names, and whether there are more names.
-
-    Each look scans all keys. Of more names than the limit it asks about the first ones as sorted, so that the next look
-    chooses the same; names that have just gone are left out, and without a prefix those that are probably no
-    synchronizer's. It identifies `most` holders and waiters of each name at most.
-    """
-
-    def scan(client: NodeClient) -> set[bytes]:
-        tagging = client.tagging
-        keys = (
-            tagging.plain(key)
-            for each in key_patterns(nodes.prefix, pattern)
-            for key in client.scan_iter(tagging.key(each), KEYS)
-        )
-        return {name for key in keys if (name := name_of_key(nodes.prefix, key)) is not None}
-
-    found = dict(zip(nodes.nodes, nodes.ask(scan), strict=True))
-    names = sorted(set[bytes]().union(*_values(found.values())))
-    asked = {name: look_command(nodes.prefix, name, most, listing=True) for name in names[:limit]}
-    answering = [node for node, answer in found.items() if answer.error is None]
-    answers = nodes.ask(lambda client: look_at(client, asked), answering)
-    every: dict[Node, Answer[Any]] = {**found, **dict(zip(answering, answers, strict=True))}
-    looks = _values(answers)
-    if not nodes.prefix:
-        likely = {name for each in looks for name, look in each.items() if is_likely(look)}
-        looks = [{name: each[name] for name in likely & each.keys()} for each in looks]
-    return list(every.values()), looks, len(names) > limit
-
-
-def _values(answers: Iterable[Answer[T]]) -> list[T]:
-    return [answer.value for answer in answers if answer.value is not None]
+    # A node reads a few kB of this at a time, and serves other clients in between.
+    looks = map(NameLook.read, execute(client, list(asked.values())))
+    return {name: look for name, look in zip(asked, looks, strict=True) if not look.is_empty}
