@@ -178,7 +178,7 @@ def keep_behind(request: Request, link_set: AnyLinkSet, shared: Shared, own: Any
 
     It follows an ask for its claim. It also follows a renewal, which goes out over the maintenance's set (`own`) for
     all owners, and creates claims that a node has forgotten; and its owner's earlier asks, whatever their claims: each
-    may take a place in the queue, which belongs to the owner. The votes of such nodes say nothing, and count as failed.
+    may take a place in the queue, which belongs to the owner.
     """
     owner = request.effect.owner
     if owner is None:
@@ -191,5 +191,4 @@ def keep_behind(request: Request, link_set: AnyLinkSet, shared: Shared, own: Any
                 again = Request(request.effect, None)
                 again.number = shared.next_number()  # Not that of the sent one, whose answer does not resolve it.
                 shared.releases.add(link.index, (again,), shared.clock())
-                request.fail(link.index, "has not answered an earlier command for this claim")
                 shared.wake()

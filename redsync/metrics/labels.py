@@ -108,7 +108,7 @@ VOTES: Final = {
     "error": re.compile(r"^[A-Z]{3,}\b"),
     "quarantined": re.compile(r"may have forgotten"),
     "unconfirmed": re.compile(r"have not said lately"),
-    "suspect": re.compile(r"owes \d+ replies|has not answered an earlier"),
+    "suspect": re.compile(r"owes \d+ replies"),
 }
 
 

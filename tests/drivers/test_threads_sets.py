@@ -172,6 +172,19 @@ def test_release_goes_out_again_behind_what_nodes_have_not_answered_over_another
     eventually(lambda: not any(claims(node) for node in raw))
 
 
+def test_release_returns_once_nodes_that_have_not_answered_a_renewal_have_executed_it(make_lasting, raw, eventually):
+    """Else another client would find the lock held that has just been released."""
+    client = make_lasting(node_timeout=2.0)
+    connect_set(client)
+    lock = client.get_lock("x")
+    assert lock.acquire(timeout=PATIENCE)
+    for node in raw:
+        node.client_pause(1000, all=False)
+    eventually(lambda: client.runner.life.maintenance.own.owes)
+    lock.release()
+    assert sum(bool(claims(node)) for node in raw) < 3
+
+
 def test_rollback_after_an_interruption_is_left_to_the_maintenance(make_lasting, raw, monkeypatch, eventually):
     """Which first ends the connections that were in use: the claim may still be in one of them."""
     client = make_lasting()

@@ -119,7 +119,6 @@ def test_loss_has_a_label(sentence, label):
         ("suspect: owes 3 replies for 0.31 s", "suspect"),
         ("restarted or emptied, may have forgotten claims that are still believed: takes part ...", "quarantined"),
         ("its Sentinels have not said lately that 10.0.0.1:6379 is still the master: takes part ...", "unconfirmed"),
-        ("has not answered an earlier command for this claim", "suspect"),
         (INTERRUPTED, "interrupted"),
         ("unexpected reply [1, 2]", "reply"),
         ("sent a reply to no command", "reply"),
