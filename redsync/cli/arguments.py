@@ -55,20 +55,17 @@ class _Parser(argparse.ArgumentParser):
         self.exit(USAGE)
 
     def _print_message(self, message: str, _: object = None) -> None:
-        # argparse calls this only for help. Its own method ignores a full disk.
+        # argparse calls this only for help and version. Its own method ignores a full disk.
         write(message)
 
 
-class _Print(argparse.Action):
-    """Prints a shell's completion, or the version."""
+class _Completion(argparse.Action):
+    """Prints a shell's completion."""
 
     def __call__(self, parser: argparse.ArgumentParser, _: Any, shell: Any, *__: Any) -> None:
-        if shell:
-            import shtab
+        import shtab
 
-            put(*shtab.complete(parser, shell).splitlines())
-        else:
-            put(f"redsync {__version__}")
+        put(*shtab.complete(parser, shell).splitlines())
         parser.exit()
 
 
@@ -169,9 +166,9 @@ def _parser() -> argparse.ArgumentParser:
         prog="redsync",
         description="Run commands under distributed locks on independent Redis masters, and inspect these locks.",
     )
-    add = partial(parser.add_argument, default=argparse.SUPPRESS)
-    add("--version", action=_Print, nargs=0, help="show the version and exit")
-    add("--completion", action=_Print, choices=("bash", "zsh", "fish"), help="print a shell's completion and exit")
+    add = parser.add_argument
+    add("--version", action="version", version=f"redsync {__version__}", help="show the version and exit")
+    add("--completion", action=_Completion, choices=("bash", "zsh", "fish"), help="print a shell's completion and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", required=True)
     _add_lock(commands)
     _add_inspecting(commands)
