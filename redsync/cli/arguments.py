@@ -31,7 +31,7 @@ COMMANDS: Final = {
     "ls": "listing.ls",
     "show": "listing.show",
     "break": "listing.take_away",
-    "top": "top.top",
+    "top": "listing.top",
     "exporter": "exporter.exporter",
     "dev": "dev.dev",
     "demo": "demo.run",

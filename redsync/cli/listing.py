@@ -1,14 +1,15 @@
-"""`redsync ls`, `show` and `break`: the names on the nodes, their holders, and the forced release of a hold."""
+"""`redsync ls`, `top`, `show` and `break`: the names on the nodes, their holders, and the forced release of a hold."""
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from redsync._core.client_records import Claim, ClientRecord, cut, short, who
 from redsync._protocols.surveys import (
@@ -21,15 +22,18 @@ from redsync._protocols.surveys import (
     name_of_key,
 )
 from redsync.cli.arguments import encoded
-from redsync.cli.exits import BROKEN, FINE, SetupError, state_of
+from redsync.cli.exits import BROKEN, FINE, SIGNALLED, SetupError, state_of
 from redsync.cli.output import clock, put, shown, tell, told, warn, write_json
 from redsync.cli.queries import Answer, Node, NodeClient, Nodes, execute, look_at
+
+if TYPE_CHECKING:
+    from rich.console import Group
 
 View = dict[str, Any]  # the nodes with their errors, the names with their holders, and whether there are more
 MOST = 20
 """Holders and waiters that `top` and the exporter identify for each name: cheap enough for a query every second."""
 
-LISTED = ("NAME", "KIND", "HELD BY", "FOR", "NODES", "LIFE LEFT", "WAITING")
+_LISTED = ("NAME", "KIND", "HELD BY", "FOR", "NODES", "LIFE LEFT", "WAITING")
 _SHOWN = ("NODE", "HELD BY", "OWNER", "COUNT", "LIFE LEFT", "WAITING")
 
 
@@ -110,7 +114,7 @@ def _kind_of(kind: str, permits: int | None) -> str:
     return f"{kind} of {permits}" if permits else kind
 
 
-def list_rows(entries: Iterable[dict[str, Any]], count: int, clock: float) -> Iterator[tuple[str, ...]]:
+def _list_rows(entries: Iterable[dict[str, Any]], count: int, clock: float) -> Iterator[tuple[str, ...]]:
     """Yield the rows of `ls` at an instant in seconds since 1970, one for each holder, or one for a free name."""
     for entry in entries:
         name, kind, waiting = entry["name"], _kind_of(entry["kind"], entry["permits"]), str(entry["waiting"] or "-")
@@ -132,7 +136,7 @@ def list_rows(entries: Iterable[dict[str, Any]], count: int, clock: float) -> It
             yield name, kind, "-", "-", "-", "-", waiting
 
 
-def more_than(limit: int) -> str:
+def _more_than(limit: int) -> str:
     """Return the message that there are more names than those shown."""
     return f"there are more names than these {limit:,}: give a pattern, or raise --limit"
 
@@ -147,12 +151,64 @@ def ls(options: Any) -> int:
     elif view["names"]:
         from redsync.cli.tables import print_table
 
-        print_table(LISTED, list(list_rows(view["names"], len(nodes.nodes), time.time())))
+        print_table(_LISTED, list(_list_rows(view["names"], len(nodes.nodes), time.time())))
     if view["more"]:
-        warn(more_than(options.limit))
+        warn(_more_than(options.limit))
     elif not view["names"] and not options.json and nodes.status(answers) == FINE:
         warn(f"no locks match {shown(nodes.prefix + encoded(options.pattern))} on the nodes")
     return nodes.conclude(answers)
+
+
+def top(options: Any) -> int:
+    """Show the table of `ls`, redrawn continuously by rich, until Ctrl-C.
+
+    It polls instead of subscribing: that needs no configuration, but misses holds that begin and end between two looks.
+    """
+    if not (sys.stdout and sys.stdout.isatty()):
+        raise SetupError("needs a terminal: use `redsync ls --json`")
+    from rich.live import Live
+
+    from redsync.cli.tables import console
+
+    screen, nodes = console(), Nodes(options)
+    # `Live` restores the terminal at both ends.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(SIGNALLED + number))
+    try:
+        with Live(
+            console=screen, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
+        ) as live:
+            while True:
+                view = look(nodes, encoded(options.pattern), options.limit, MOST)
+                live.update(page(view, time.time(), screen.height), refresh=True)
+                time.sleep(options.interval)
+    except KeyboardInterrupt:
+        return FINE
+
+
+def page(view: View, clock: float, height: int) -> Group:
+    """Return one screen of `top` at an instant in seconds since 1970; names with the most waiters come first."""
+    from rich.console import Group
+
+    from redsync.cli.tables import line, table_of
+
+    entries, nodes = sorted(view["names"], key=lambda entry: (-entry["waiting"], entry["name"])), view["nodes"]
+    held, waiting = sum(bool(entry["holders"]) for entry in entries), sum(entry["waiting"] for entry in entries)
+    count = f"{len(entries)}{'+' if view['more'] else ''} name{'' if len(entries) == 1 else 's'}"
+    now = time.strftime("%H:%M:%S", time.localtime(clock))
+    up = sum(node["error"] is None for node in nodes)
+    states = "  ".join(f"{node['node']} {state_of(node['error']) if node['error'] else 'up'}" for node in nodes)
+    last = "" if entries else "no holders, no waiters"
+    if up < view["quorum"]:
+        last = "too few nodes answer to know what is held"
+    return Group(
+        line(f"redsync top  {now}  {count}, {held} held, {waiting} waiting  (Ctrl-C: quit)", "bold"),
+        line(f"{up} of {len(nodes)} nodes answer: {states}", "" if up == len(nodes) else "red"),
+        *(line(f"  {node['node']}: {node['error']}", "red") for node in nodes if node["error"] is not None),
+        line(_more_than(len(entries)) if view["more"] else "", "dim"),
+        # Each name has at least one row.
+        table_of(_LISTED, _list_rows(entries[:height], len(nodes), clock), cut=True),
+        line(last, "red" if entries else "dim"),
+    )
 
 
 def show(options: Any) -> int:

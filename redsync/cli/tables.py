@@ -22,6 +22,11 @@ def console(file: TextIO | None = None) -> Console:
     return Console(file=file, highlight=False, force_terminal=is_terminal, width=None if is_terminal else _WIDEST)
 
 
+def line(text: str, style: str) -> Text:
+    """Return an escaped line, cut if the terminal is too narrow."""
+    return Text(shown(text), style, no_wrap=True, overflow="ellipsis")
+
+
 def table_of(headings: Iterable[str], rows: Iterable[Iterable[str]], *, cut: bool = False) -> Table:
     """Return a table of escaped cells; if the terminal is too narrow, cells are folded, or cut to one line."""
     table = Table(*headings, box=None, pad_edge=False)

@@ -6,13 +6,13 @@ import os
 import pytest
 from rich.console import Console
 
-from redsync.cli.top import page
+from redsync.cli.listing import page
 
 
 def view(*holders, errors=(None, None, None), waiting=0):
     nodes = [{"node": f"node {number}", "error": error} for number, error in enumerate(errors)]
     entry = {"name": "x", "kind": "lock", "holders": list(holders), "waiting": waiting, "permits": None, "latch": None}
-    return {"nodes": nodes, "names": [entry], "more": False}
+    return {"quorum": 2, "nodes": nodes, "names": [entry], "more": False}
 
 
 def hold(owner, *, quorum=True):
