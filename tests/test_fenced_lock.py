@@ -2,6 +2,8 @@
 
 import pytest
 
+from redsync import FencedHold
+
 pytestmark = pytest.mark.usefixtures("both_flavours")
 
 
@@ -30,6 +32,7 @@ def test_each_acquisition_has_a_higher_token(lock, make_client, other):
 
 def test_hold_shows_its_token_and_inspect_the_kind(lock, client):
     with lock as hold:
+        assert isinstance(hold, FencedHold)
         assert f"token {hold.fencing_token}>" in repr(hold)
         info = client.inspect("x")
         assert (info.kind, info.holders[0].hold_count) == ("fenced lock", 1)

@@ -3,7 +3,7 @@
 import gc
 import sys
 import threading
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -104,23 +104,6 @@ def test_generator_that_entered_a_permit_releases_it_wherever_it_is_closed(clien
     assert is_free("semaphore")
     close_in_a_step(client, begun(semaphore.acquire()))
     eventually(lambda: is_free("semaphore"))
-
-
-def test_generator_closed_by_another_thread_releases_its_context_managers_locks(client, is_free, other):
-    @contextmanager
-    def guarded():
-        with client.get_lock("x"):
-            yield
-
-    def stream():
-        with guarded(), ExitStack() as stack:
-            stack.enter_context(client.get_mutex("x too"))
-            yield 1
-
-    generator = stream()
-    next(generator)
-    other.do(generator.close)
-    assert is_free("multi")
 
 
 def test_request_that_ends_keeps_the_permits_of_the_others(client, other):

@@ -181,15 +181,6 @@ def test_names_are_found_among_many_keys_while_a_minority_is_down(client, raw, n
         client.inspect_all()
 
 
-def test_without_a_prefix_only_names_that_look_like_ours_are_found(make_client, raw):
-    client = make_client(prefix="")
-    for node in raw:
-        node.set("session", "short", px=60_000)
-        node.hset("user", "name", "x")
-    with client.get_lock("x"):
-        assert [info.name for info in client.inspect_all()] == ["x"]
-
-
 @pytest.mark.parametrize("kind", ["lock", "fenced", "mutex", "semaphore", "read"])
 def test_hold_of_one_owner_is_broken(client, make_client, kind):
     make, other = KINDS[kind], make_client()
