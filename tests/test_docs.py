@@ -31,7 +31,7 @@ import pytest
 
 from redsync.cli import exits
 from redsync.cli.arguments import COMMANDS, parse
-from tests.support.warm import LIBRARY, WarmPython
+from tests.support.nursery import LIBRARY, WarmPython
 
 pytestmark = pytest.mark.timeout(400)  # a page on a busy machine
 

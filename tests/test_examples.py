@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.nursery import LIBRARY, WarmPython
 from tests.support.trouble import version_of
-from tests.support.warm import LIBRARY, WarmPython
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 

@@ -7,7 +7,7 @@ what it likes.
 import pytest
 
 from redsync._kinds import LOCKS
-from tests.support.warm import WarmPython
+from tests.support.nursery import WarmPython
 
 ASYNCIO = {f"redsync._drivers.{name}" for name in ("aio", "aio_link_sets", "aio_maintenance")}
 THREADS = {f"redsync._drivers.{name}" for name in ("threads", "pool", "maintenance")}

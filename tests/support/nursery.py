@@ -1,4 +1,4 @@
-"""Commands without their startup: a process that has imported what they need forks a copy for each.
+"""Commands and Python files without their startup: a process that has imported what they need forks a copy for each.
 
 A short command spends nine tenths of its time importing redis. A copy is a process like any other, with its own
 session, streams and environment, and the interpreter's whole exit. To test the interpreter's start, or a command behind
@@ -12,6 +12,7 @@ import json
 import os
 import pkgutil
 import select
+import signal
 import socket
 import struct
 import subprocess
@@ -19,26 +20,31 @@ import sys
 import termios
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 ROOT = Path(__file__).parents[2]
 LENGTH = struct.Struct("!I")
+LIBRARY = ("redsync.client", "redsync.client_async", "redsync.testing")
 
 
 class Nursery:
-    """Our side: asks for copies. It ends with us."""
+    """Our side: asks for copies, which are commands unless it has `modules`. It ends with us.
 
-    def __init__(self):
+    `options` are the interpreter's.
+    """
+
+    def __init__(self, *options, modules=()):
         self._socket, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.support.nursery", str(theirs.fileno())],
-                env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"},
+                [sys.executable, *options, "-m", "tests.support.nursery", str(theirs.fileno()), *modules],
+                env={**os.environ, "PYTHONPATH": str(ROOT), **({} if modules else {"PYTHONWARNINGS": "error"})},
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
             )
 
     def bear(self, arguments, environment, streams):
-        """Start `redsync` with these arguments; return its number, and a pipe that reports its wait status."""
+        """Start a copy with these arguments; return its number, and a pipe that reports its wait status."""
         told, tells = os.pipe()
         asked = json.dumps([[os.fsdecode(each) for each in arguments], environment]).encode()
         socket.send_fds(self._socket, [LENGTH.pack(len(asked))], [*streams, tells])
@@ -49,6 +55,27 @@ class Nursery:
     def end(self):
         self._socket.close()
         self._process.wait()
+
+
+class WarmPython(Nursery):
+    """A nursery for Python files that run as programs; `with` ends it."""
+
+    def run(self, file, folder, **environment):
+        """Run a file in a folder; return its exit status and its output."""
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
+        with Born(self, [folder, file], env=os.environ | environment, text=True, **pipes) as process:
+            try:
+                out, err = process.communicate()
+            except BaseException:  # it took too long: see pytest-timeout
+                os.killpg(process.pid, signal.SIGKILL)
+                raise
+        return subprocess.CompletedProcess([str(file)], process.returncode, out, err)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.end()
 
 
 class Born(subprocess.Popen):
@@ -127,7 +154,7 @@ def become_separate(arguments, environment, streams):
     sys.stdout = open(1, "w", buffering=1 if os.isatty(1) else -1, closefd=False)  # noqa: SIM115
 
 
-def load():
+def load_command():
     """Import what commands import."""
     from redsync import cli
 
@@ -139,8 +166,25 @@ def load():
     return cli.main
 
 
+def run_file():
+    """Run the file that is the second argument in the folder that is the first."""
+    folder, file = sys.argv[1:]
+    os.chdir(folder)
+    sys.argv, sys.path[0] = [file], str(Path(file).parent)
+    sys.modules["__main__"] = program = ModuleType("__main__")
+    program.__file__ = file
+    exec(compile(Path(file).read_text(), file, "exec"), program.__dict__)
+
+
+def load(modules):
+    """Import these modules, or what commands import; return what copies run."""
+    for name in modules:
+        import_module(name)
+    return run_file if modules else load_command()
+
+
 if __name__ == "__main__":
-    main = load()
+    main = load(sys.argv[2:])
     with socket.socket(fileno=int(sys.argv[1])) as connection:
         begun = serve(connection)
     become_separate(*begun)
