@@ -87,8 +87,9 @@ def test_resize_writes_a_version_above_all_known_ones(toy, pool, ask, known):
 def test_one_wrong_clock_does_not_decide_the_version_of_a_resize(toy, pool, ask):
     clocks = (1, NOW_MS, NOW_MS, NOW_MS, 1 << 60)
     looks = toy.answers(*[look(0, 4, now_ms=each) for each in clocks])
-    ask(resize, 9, told=[looks, toy.all_say(look(next_version(0, 9, NOW_MS), 9))])
-    assert pool.limit.version == next_version(0, 9, NOW_MS)
+    wanted = next_version(0, 9, NOW_MS)
+    ask(resize, 9, told=[looks, toy.all_say(look(wanted, 9))])
+    assert toy.commands[-1].args[3] == pool.limit.version == wanted
 
 
 def test_resize_overtaken_by_another_has_succeeded(toy, pool, ask):
