@@ -36,16 +36,6 @@ def test_text_that_is_not_a_list_of_slots_is_refused(text):
         read_slots(text)
 
 
-def test_release_names_the_remaining_slots_or_else_the_channel():
-    assert new_state().rest == b"redisson_lock__channel:{redsync:x}"
-    permit = new_permit(1, 3, 5, 7)
-    assert permit.rest == b"3,5,7"
-    permit.count = 1
-    assert permit.rest == b"3"
-    permit.count = 0
-    assert permit.rest == b""
-
-
 def test_release_of_a_whole_permit_records_its_first_slot_for_the_next_acquire():
     permit = new_permit(1, 3, 5)
     permit.count = 1

@@ -241,12 +241,6 @@ def test_key_of_another_type_is_an_error_at_once_even_when_blocking(toy):
     assert len(caught.value.votes) == 5
 
 
-def test_foreign_values_that_alone_keep_the_lock_away_are_an_error(toy):
-    answers = toy.answers(WRONG_TYPE, NEW, NEW, "down", "down")
-    with pytest.raises(KeyTypeError):
-        toy.acquire(("ask lock_acquire", answers), "tell lock_abandon", kind_there(toy))
-
-
 def test_foreign_values_make_a_waiter_leave_its_queues(toy):
     refused = "ask lock_acquire for a place", toy.all_say(WRONG_TYPE)
     with pytest.raises(KeyTypeError):

@@ -262,13 +262,3 @@ def test_waiter_takes_over_after_the_next_ask_that_is_not_rolled_back(toy):
     )
     assert [wait.ask_id for wait in toy.waits] == [None, b"2"]
     assert state.valid_until == pytest.approx(toy.tallies[-1].sent_at + KEPT - KEPT_DRIFT)
-
-
-def test_waiter_with_a_short_lease_asks_once_more_and_finds_its_claim(make_toy):
-    """The watchdog may come too late for a short lease."""
-    toy = make_toy(lease=0.999)
-    state = toy.acquire((ASK, busy(toy)), (SLEEP, toy.slept(0.2, handed=ALL)), (ASK, toy.all_say(OURS)), crowded=True)
-    assert ask_ids(toy) == [b"1", b"2"]
-    assert toy.commands[0].args[4] == 999
-    assert state.claim == toy.owner.claim(1)
-    assert state.valid_until == pytest.approx(toy.tallies[-1].sent_at + state.lease, rel=1e-3)

@@ -15,17 +15,6 @@ from tests.support.latch_clients import KEYS, LatchCaller, finish, told
 A, B, C = range(3)
 
 
-def test_setter_that_died_half_way_does_not_replace_a_later_generation(world, ada, bob):
-    rounds = [{A, B, C}] * 3
-    with pytest.raises(QuorumError):
-        ada.set(9, *rounds, {C})
-    assert [state.size for state in told(world, A, B, C)] == [0, 0, 9]
-    assert bob.set(2, {A, B}, {A, B}, {A, B}, {A, B}, {A, B}) is True
-    assert bob.count({A, B, C}) == 2
-    assert LatchCaller(world).count({A, C}, {A, B, C}) == 2
-    assert LatchCaller(world).count() == 2
-
-
 def test_setting_that_only_a_minority_knows_counts_once_it_is_seen(world, ada, bob):
     with pytest.raises(QuorumError):
         ada.set(9, *[{A, B, C}] * 3, {C})

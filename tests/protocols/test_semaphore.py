@@ -261,10 +261,3 @@ def test_garbage_after_the_codes_is_not_an_answer(toy, pool, take, told):
     assert confirmed == []
     assert tally.without_quorum
     assert pool.limit.version == 0
-
-
-def test_watchdog_corrects_a_permit_with_other_slots_somewhere(toy, pool, take):
-    take(2, answers=toy.answers([b"3", b""], *[[b"2", b""]] * 3, None))
-    steps = toy.run_watchdog(sleeps=2)
-    assert steps == ["wait", "ask semaphore_renew", "wait"]
-    assert toy.commands[-1].args[2] == b"2"

@@ -2,12 +2,10 @@
 
 import pytest
 
-from redsync._core.permits import Limit, SlotGrant
+from redsync._core.permits import Limit
 from redsync._core.quorum import Tally, Verdict
-from redsync._protocols.answers import WRONG_TYPE
 from redsync._protocols.semaphore import SEMAPHORE
-from redsync._protocols.shrinking import bits_of
-from redsync._protocols.slot_claims import SlotClaim, SlotRefusal, read_of_slots
+from redsync._protocols.slot_claims import SlotClaim
 from redsync.exceptions import ConfigurationError, KeyTypeError
 from tests.support.slots import ASK, ROLLBACK, V1, ToySemaphore, full, got, other_limit
 from tests.support.toy_replies import kind_there
@@ -133,13 +131,6 @@ def test_limit_that_a_quorum_contradicts_is_an_error_that_names_both(semaphore):
         semaphore.play((ASK, answers), ROLLBACK)
 
 
-def test_minority_with_another_limit_of_the_same_version_does_not_hinder(semaphore):
-    toy = semaphore.toy
-    state = semaphore.play((ASK, toy.answers(other_limit(0, 7), got(2), got(2), got(2), None)))
-    assert state.slots == (2,)
-    assert semaphore.limit.permits == 4
-
-
 def test_more_than_a_newer_limit_allows_is_an_error(semaphore):
     with pytest.raises(ConfigurationError, match="resized to 2 permits: 3 at once"):
         semaphore.play((ASK, semaphore.toy.all_say(other_limit(V1, 2))), n=3)
@@ -178,22 +169,6 @@ def test_verdict_is_given_as_soon_as_it_is_certain(toy, wanted, replies, verdict
         assert tally.verdict is Verdict.PENDING
         tally.fail(node, reply) if isinstance(reply, str) else tally.record(node, reply)
     assert tally.verdict is verdict
-
-
-# Reading replies: each known shape is read, and everything else is refused.
-
-
-def slots(reply, wanted=2):
-    return read_of_slots(reply, wanted)
-
-
-def test_slots_are_granted_or_refused_for_a_reason():
-    assert slots([b"3,0", b"\xf0"]) == SlotGrant((3, 0), bits_of([0, 1, 2, 3]))
-    assert slots(0) is WRONG_TYPE
-    assert slots([20, b"full", 7, 3, b""]) == SlotRefusal(20, b"full", 7, 3)
-    told = slots([-1, b"limit", 0, 0, b"17 9"])
-    assert (told.limit.version, told.limit.permits) == (17, 9)
-    assert not told
 
 
 # Choosing slots if nodes chose differently, and after a shrink.
@@ -241,12 +216,6 @@ def test_nodes_that_chose_differently_get_an_ask_for_the_same_slots_at_once(sema
     state = semaphore.play((ASK, toy.answers(*first)), (ASK, toy.answers(*second)), n=n)
     assert semaphore.exact == [b"", exact]
     assert b",".join(b"%d" % slot for slot in state.slots) == exact
-
-
-def test_several_slots_are_won_if_a_quorum_granted_all_of_them(semaphore):
-    toy = semaphore.toy
-    state = semaphore.play((ASK, toy.answers(got(2, 3), got(3, 0), got(3, 2), got(2, 3), None)), n=2)
-    assert state.slots == (2, 3)
 
 
 def test_nodes_that_keep_other_slots_than_the_exact_ones_show_which_are_free(semaphore):
