@@ -59,11 +59,7 @@ class LocalCluster(ServerGroup):
         return [self.slot_owner(first) for first, _ in self._parts()]
 
     def slot_owner(self, slot: int) -> Address:
-        """Return the address of the master that owns a slot, according to most servers.
-
-        Raises:
-            RuntimeError: No server knows an owner.
-        """
+        """Return the address of the master that owns a slot, according to most servers."""
         owners = [_address(owner) for view in self._views() if (owner := owner_in(view, slot)) is not None]
         if not owners:
             raise RuntimeError(f"no server of this cluster knows an owner of slot {slot}")
@@ -75,51 +71,42 @@ class LocalCluster(ServerGroup):
         Args:
             i: The index in `masters`.
             how: `FORCE` skips the master's consent, `TAKEOVER` also that of the other masters.
-
-        Raises:
-            RuntimeError: The master has no running replica.
         """
-        with self._control():
-            old, slot = self.masters[i], self._parts()[i][0]
-            view = self._views()[0]
-            replicas = [_address(each) for each in view if each.master == _of(view, old).name]
-            running = [address for address in replicas if self._runs(address)]
-            if not running:
-                raise RuntimeError(f"master {i} has no running replica")
-            command(running[0], "CLUSTER", "FAILOVER", *([how] if how else []))
-            until(lambda: self._all_name(slot, running[0]), "all servers know the promoted replica")
-            return running[0]
+        old, slot = self.masters[i], self._parts()[i][0]
+        view = self._views()[0]
+        replicas = [_address(each) for each in view if each.master == _of(view, old).name]
+        running = [address for address in replicas if self._runs(address)]
+        if not running:
+            raise RuntimeError(f"master {i} has no running replica")
+        command(running[0], "CLUSTER", "FAILOVER", *([how] if how else []))
+        until(lambda: self._all_name(slot, running[0]), "all servers know the promoted replica")
+        return running[0]
 
     def kill_master(self, i: int) -> Address:
         """Kill the i-th of `masters` with SIGKILL; return its address when a replica owns its slots."""
-        with self._control():
-            old, slot = self.masters[i], self._parts()[i][0]
-            self._end(self.servers.index(old))
-            until(lambda: self.slot_owner(slot) != old and self._is_settled(), "a replica owns its slots")
-            return old
+        old, slot = self.masters[i], self._parts()[i][0]
+        self._end(self.servers.index(old))
+        until(lambda: self.slot_owner(slot) != old and self._is_settled(), "a replica owns its slots")
+        return old
 
     def restart(self, i: int) -> None:
         """Replace server `i` by an empty one on the same port; return when it is a replica.
 
         It follows the master with the fewest replicas.
-
-        Raises:
-            ServerStartError: The server did not start within 10 seconds.
         """
-        with self._control():
-            address = self.servers[i]
-            gone = _of(self._views()[0], address).name
-            self._relaunch(i)
-            for server in self._running_servers():
-                if server != address:
-                    _try(server, "CLUSTER", "FORGET", gone)
-            other = next(server for server in self._running_servers() if server != address)
-            self._meet(other, address)
-            view = self._views()[self._running_servers().index(other)]
-            masters = [each for each in view if _slots(each)]
-            short = min(masters, key=lambda master: sum(each.master == master.name for each in view))
-            until(partial(_try, address, "CLUSTER", "REPLICATE", short.name), "it becomes a replica")
-            until(self._is_settled, "the cluster is complete again")
+        address = self.servers[i]
+        gone = _of(self._views()[0], address).name
+        self._relaunch(i)
+        for server in self._running_servers():
+            if server != address:
+                _try(server, "CLUSTER", "FORGET", gone)
+        other = next(server for server in self._running_servers() if server != address)
+        self._meet(other, address)
+        view = self._views()[self._running_servers().index(other)]
+        masters = [each for each in view if _slots(each)]
+        short = min(masters, key=lambda master: sum(each.master == master.name for each in view))
+        until(partial(_try, address, "CLUSTER", "REPLICATE", short.name), "it becomes a replica")
+        until(self._is_settled, "the cluster is complete again")
 
     def move_slot(self, slot: int, to: int) -> None:
         """Move a slot with all its keys to server `to` of `servers`, which must be a master."""
@@ -128,21 +115,19 @@ class LocalCluster(ServerGroup):
 
     def begin_move_slot(self, slot: int, to: int) -> None:
         """Begin to move a slot: until `end_move_slot`, its owner replies ASK for keys that it does not have."""
-        with self._control():
-            source, target, view = self.slot_owner(slot), self.servers[to], self._views()[0]
-            command(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", _of(view, source).name)
-            command(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", _of(view, target).name)
+        source, target, view = self.slot_owner(slot), self.servers[to], self._views()[0]
+        command(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", _of(view, source).name)
+        command(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", _of(view, target).name)
 
     def end_move_slot(self, slot: int, to: int) -> None:
         """Move the keys of a slot, and then the slot itself, after `begin_move_slot`."""
-        with self._control():
-            source, target = self.slot_owner(slot), self.servers[to]
-            while keys := command(source, "CLUSTER", "GETKEYSINSLOT", slot, _KEYS_AT_A_TIME):
-                command(source, "MIGRATE", *target, "", 0, _MIGRATE_TIMEOUT_MS, "KEYS", *keys)
-            name = _of(self._views()[0], target).name
-            for server in (target, source):
-                command(server, "CLUSTER", "SETSLOT", slot, "NODE", name)
-            until(lambda: self._all_name(slot, target), "all servers know the slot's new owner")
+        source, target = self.slot_owner(slot), self.servers[to]
+        while keys := command(source, "CLUSTER", "GETKEYSINSLOT", slot, _KEYS_AT_A_TIME):
+            command(source, "MIGRATE", *target, "", 0, _MIGRATE_TIMEOUT_MS, "KEYS", *keys)
+        name = _of(self._views()[0], target).name
+        for server in (target, source):
+            command(server, "CLUSTER", "SETSLOT", slot, "NODE", name)
+        until(lambda: self._all_name(slot, target), "all servers know the slot's new owner")
 
     def _launch_options(self, i: int, directory: Path) -> tuple[Sequence[str], Mapping[str, str]]:
         return (), _CONFIG | {"cluster-port": str(next(self._bus_ports))}

@@ -75,29 +75,20 @@ class LocalSentinel(ServerGroup):
 
     @property
     def master(self) -> Address:
-        """The address of the master, according to the Sentinel with the newest configuration.
-
-        Raises:
-            RuntimeError: No Sentinel answers.
-        """
+        """The address of the master, according to the Sentinel with the newest configuration."""
         return max(self._views())[1]
 
     @property
     def epoch(self) -> int:
-        """The configuration epoch in which `master` was promoted; grows with every failover.
-
-        Raises:
-            RuntimeError: No Sentinel answers.
-        """
+        """The configuration epoch in which `master` was promoted; grows with every failover."""
         return max(self._views())[0]
 
     def kill_master(self) -> Address:
         """Kill the master with SIGKILL; return its address when another is promoted and all others follow that one."""
-        with self._control():
-            old, epoch = self.master, self.epoch
-            self._end(self.servers.index(old))
-            self._await_promotion(epoch)
-            return old
+        old, epoch = self.master, self.epoch
+        self._end(self.servers.index(old))
+        self._await_promotion(epoch)
+        return old
 
     def isolate_master(self) -> Address:
         """Cut the master off from its group, not from clients; return its address when another is promoted.
@@ -105,32 +96,29 @@ class LocalSentinel(ServerGroup):
         From then on there are two masters, until `heal`. Clients keep their connections to the old one and can open new
         ones. Programs that ask the Sentinels learn the new one.
         """
-        with self._control():
-            old, epoch = self.master, self.epoch
-            command(old, "ACL", "SETUSER", "group", "-@all")
-            command(old, "CLIENT", "KILL", "TYPE", "replica")
-            self._isolated.add(self.servers.index(old))
-            self._await_promotion(epoch)
-            return old
+        old, epoch = self.master, self.epoch
+        command(old, "ACL", "SETUSER", "group", "-@all")
+        command(old, "CLIENT", "KILL", "TYPE", "replica")
+        self._isolated.add(self.servers.index(old))
+        self._await_promotion(epoch)
+        return old
 
     def heal(self) -> None:
         """Rejoin isolated servers; return when they have been demoted and follow the master.
 
         This discards what clients wrote to them meanwhile, as after a real partition.
         """
-        with self._control():
-            for i in self._isolated:
-                if self._servers[i].is_alive():
-                    command(self.servers[i], "ACL", "SETUSER", "group", "+@all")
-            self._isolated.clear()
-            until(self._is_settled, "the isolated server follows the master")
+        for i in self._isolated:
+            if self._servers[i].is_alive():
+                command(self.servers[i], "ACL", "SETUSER", "group", "+@all")
+        self._isolated.clear()
+        until(self._is_settled, "the isolated server follows the master")
 
-    def kill_replica(self, i: int = 0) -> Address:
-        """Kill the i-th of the servers that are not the master with SIGKILL; return its address."""
-        with self._control():
-            address = [server for server in self.servers if server != self.master][i]
-            self._end(self.servers.index(address))
-            return address
+    def kill_replica(self) -> Address:
+        """Kill the first of the servers that are not the master with SIGKILL; return its address."""
+        address = next(server for server in self.servers if server != self.master)
+        self._end(self.servers.index(address))
+        return address
 
     def restart(self, i: int) -> None:
         """Replace server `i`, whatever its state, by a new one on the same port; return when the group is complete.
@@ -140,16 +128,11 @@ class LocalSentinel(ServerGroup):
 
         Args:
             i: The index in `servers`.
-
-        Raises:
-            ServerStartError: The server did not start within 10 seconds.
         """
-        with self._control():
-            i = range(self._size)[i]
-            self._leader = self.master
-            self._relaunch(i)
-            self._isolated.discard(i)
-            until(self._is_settled, "the restarted server is part of the group")
+        self._leader = self.master
+        self._relaunch(i)
+        self._isolated.discard(i)
+        until(self._is_settled, "the restarted server is part of the group")
 
     def _launch_options(self, i: int, directory: Path) -> tuple[Sequence[str], Mapping[str, str]]:
         if i == 0 and not self._servers:  # the first master
