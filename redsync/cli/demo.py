@@ -265,7 +265,15 @@ class Demo:
             f"(seed {self._seed})",
         )
         self._start_workers()
-        self._await_first_lock()
+        began = time.monotonic()
+        put(
+            f"waiting for the first lock: a server that has just started may have forgotten locks that are still held, "
+            f"so it grants none for one lease, {_LEASE:g} s"
+        )
+        while not self._attempts and self._working():
+            time.sleep(_POLL)
+            self._read()
+        put(f"first lock after {time.monotonic() - began:.1f} s")
         self._fight()
         # A command under way may need a moment; but a claim that was not released must not expire meanwhile.
         deadline = time.monotonic() + _LEASE / 2
@@ -303,18 +311,6 @@ class Demo:
             if status := worker.poll():
                 raise SetupError(f"worker process {process} ended by itself with status {status}", BROKEN)
         return any(worker.returncode is None for worker in self._workers)
-
-    def _await_first_lock(self) -> None:
-        """Wait until a worker has acquired a lock."""
-        began = time.monotonic()
-        put(
-            f"waiting for the first lock: a server that has just started may have forgotten locks that are still held, "
-            f"so it grants none for one lease, {_LEASE:g} s"
-        )
-        while not self._attempts and self._working():
-            time.sleep(_POLL)
-            self._read()
-        put(f"first lock after {time.monotonic() - began:.1f} s")
 
     def _fight(self) -> None:
         """Let the workers work and the nodes fail; show the progress; end the workers."""

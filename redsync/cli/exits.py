@@ -31,7 +31,6 @@ BROKEN_PIPE: Final = SIGNALLED + 13
 UNREADABLE: Final = "unreadable answer"
 """The start of a node's error if no server with our scripts would give its answer."""
 
-
 NO_TLS: Final = "its port does not speak TLS"  # an error of a node whose URL has the wrong scheme, as the next one
 ONLY_TLS: Final = "its port speaks TLS"
 

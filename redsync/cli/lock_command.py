@@ -110,7 +110,9 @@ def _hold_and_run(options: argparse.Namespace, shim: ShimProcess, signals: Signa
         status = _status_of(supervisor, options)
         lost = hold.lost
         if options.min_hold is not None:
-            _hold_on(hold, signals, began + options.min_hold)
+            until = began + options.min_hold
+            while (left := until - time.monotonic()) > 0 and not hold.lost and not signals.take():
+                signals.wait(left)
         try:
             stack.close()
         except LeaseLostError as error:
@@ -132,12 +134,6 @@ def _status_of(supervisor: Supervisor, options: argparse.Namespace) -> int:
     if supervisor.reason == DESERTED:
         return FAILED
     return supervisor.status if supervisor.reason in (None, BEHIND) else ENDED
-
-
-def _hold_on(hold: Hold, signals: Signals, until: float) -> None:
-    """Keep the lock until that instant, or until a signal asks us to end."""
-    while (left := until - time.monotonic()) > 0 and not hold.lost and not signals.take():
-        signals.wait(left)
 
 
 def _command(options: argparse.Namespace) -> list[str]:

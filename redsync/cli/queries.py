@@ -91,9 +91,6 @@ class Master(NamedTuple):
     epoch: int
 
 
-Ask = Callable[[redis.Redis], Master]  # asks a witness
-
-
 @dataclass(frozen=True, eq=False)
 class Node:
     """One node.
@@ -118,7 +115,7 @@ class Node:
     witness: str = ""
     what: str = ""
     witnesses: Sequence[tuple[str, str]] = ()
-    ask: Ask | None = None
+    ask: Callable[[redis.Redis], Master] | None = None
 
     def connect(self) -> NodeClient:
         """Return a client of the server that is the node now.
