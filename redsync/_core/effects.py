@@ -17,9 +17,9 @@ The protocols' correctness rests on two promises of every driver:
   time, in any thread. So state that protocols share (the table of holds) needs no lock, and a protocol reads like
   asyncio code: the state can change at a yield, and nowhere else.
 * **Order per owner.** A late acquire is always followed by its release or rollback. A node executes what it gets over
-  one connection in the order in which it was yielded. If it owes a reply over another connection, for the same claim or
-  to the same owner for the same key (a place in a queue belongs to the owner), it gets a command that it is owed
-  (`deliver_to`) once more behind that reply. A command written to a connection that was given up may come later.
+  one connection in the order in which it was yielded. It may owe a reply over another connection: about the same claim,
+  or to the same owner for the same key (a place in a queue belongs to the owner). Then a command that it must get
+  (`deliver_to`) is sent once more behind that reply. A command on a connection that was given up may come later.
   Exclusion does not rest on order, as each hold has its own claim.
 
 An interruption (KeyboardInterrupt, a cancelled task, a closed client) is *thrown in* at the yield. The driver then
@@ -70,8 +70,8 @@ class Broadcast(NamedTuple):
             write lasts from then on.
         decide: Returns the verdict of a tally; None: `quorum.plainly`.
         subscribe: Collect wake-ups for this key from before the sending on, so that the `Wait` misses none.
-        patience: The longest time to wait for the client's first connections, in seconds; None: as long as the driver
-            does by itself.
+        patience: The longest time to wait for the client's first connections, in seconds; None: the driver's own
+            limit.
     """
 
     command: Command | Callable[[], Command | None]

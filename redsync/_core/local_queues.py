@@ -1,4 +1,4 @@
-"""Waiting in one process: plain queues in order of arrival, of which only the first waiters may go.
+"""Waiting in one process: plain queues in order of arrival, of which only the first waiters may ask the nodes.
 
 A client has two uses for them:
 
@@ -15,7 +15,7 @@ A client has two uses for them:
   quarantine, or answer with errors. Waiters whose tries can't succeed (a lease too short for these nodes) delay the
   others by their pauses only.
 
-Queues change only within a step of a protocol. Each waiter has another name, and sleeps for a signal of that name.
+Queues change only within a step of a protocol. Each waiter has its own name, and sleeps until a signal of that name.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from redsync._core.timing import retry_delay
 __all__ = ["LIMIT", "RETRIERS", "RETRIES", "LocalQueues"]
 
 LIMIT = 64
-"""How many waiters for one lock may go: more than nodes serve before the next one has its place."""
+"""How many waiters for one lock may ask: more than nodes serve before a follower has its place there."""
 
 RETRIERS = 8
 """How many waiters that found no quorum may try again at a time: about a hundred tries a second in a long outage."""
@@ -44,7 +44,7 @@ _LONGEST_SLEEP = 30.0
 
 
 class LocalQueues:
-    """The queues of one client, each under what its waiters wait for.
+    """The queues of one client, each by what its waiters wait for.
 
     Attributes:
         without_quorum: The queues in which the latest round of a waiter found no quorum, each with the instant at which
@@ -59,7 +59,7 @@ class LocalQueues:
         return len(self._queues)
 
     def enter(self, queue: Hashable, waiter: bytes) -> bool:
-        """Join the end of a queue; return whether the waiter may go at once."""
+        """Join the end of a queue; return whether the waiter may ask at once."""
         waiters = self._queues.get(queue)
         if waiters is None:
             self._queues[queue] = waiters = OrderedDict()
@@ -71,7 +71,7 @@ class LocalQueues:
         return waiter in islice(self._queues.get(queue, ()), _limit(queue))
 
     def wait_turn(self, queue: Hashable, waiter: bytes, now: float, until: float) -> Steps[float]:
-        """Sleep until the waiter may go, or until the instant; return when that is."""
+        """Sleep until the waiter is one of the first, or until the instant; return when the sleep ended."""
 
         def may_go() -> bool:
             return self.may_go(queue, waiter)
@@ -81,7 +81,7 @@ class LocalQueues:
         return now
 
     def retry(self, waiter: bytes, failures: int, random: float, now: float, until: float) -> Steps[float]:
-        """Pause after a try that found no quorum, then wait for a turn to try again; return the instant.
+        """Pause after a try that found no quorum, then wait for a turn to try again; return when that has come.
 
         The pause grows with the number of failures. The turn lasts until the waiter calls this again, or leaves
         `RETRIES`. At `until` it may try in any case.
@@ -100,7 +100,7 @@ class LocalQueues:
             self.without_quorum[queue] = outage_since
 
     def leave_queues(self, waiter: bytes, *queues: Hashable) -> Steps[None]:
-        """Leave each of these queues that the waiter is in, and wake those that may go instead."""
+        """Leave each of these queues that the waiter is in, and wake the ones that may ask instead."""
         for queue in queues:
             waiters = self._queues.get(queue)
             if waiters is None or waiter not in waiters:
@@ -110,7 +110,7 @@ class LocalQueues:
                 del self._queues[queue]
                 self.without_quorum.pop(queue, None)
             elif len(waiters) >= _limit(queue):
-                # If the waiter itself could not go yet, that one is awake already.
+                # If the waiter itself was not one of the first, this one is awake already.
                 follower = next(islice(waiters, _limit(queue) - 1, None))
                 try:
                     yield from signal(follower)
@@ -121,5 +121,5 @@ class LocalQueues:
 
 
 def _limit(queue: Hashable) -> int:
-    """Return how many waiters of the queue may go."""
+    """Return how many waiters of the queue may ask."""
     return RETRIERS if queue is RETRIES else LIMIT

@@ -77,10 +77,10 @@ def quorum_of(nodes: int) -> int:
     return nodes // 2 + 1
 
 
-def verdict_of(choices: Sequence[Choice | None], *, silence_refuses: bool = True) -> Verdict:
+def verdict_of(choices: Sequence[Choice | None], *, failures_refuse: bool = True) -> Verdict:
     """Return the verdict of a round in which each configured node cast that choice; None if it has not voted.
 
-    If silence does not refuse, a round is LOST only by refusals that rule a quorum out, or when every node has voted.
+    If failures do not refuse, a round is LOST only by refusals that rule a quorum out, or when every node has voted.
     """
     nodes = len(choices)
     quorum = nodes // 2 + 1
@@ -90,7 +90,7 @@ def verdict_of(choices: Sequence[Choice | None], *, silence_refuses: bool = True
     missing = choices.count(None)
     if granted + missing >= quorum:
         return _PENDING  # The missing votes decide.
-    if missing and not silence_refuses and nodes - choices.count(_REFUSED) >= quorum:
+    if missing and not failures_refuse and nodes - choices.count(_REFUSED) >= quorum:
         return _PENDING  # Failures alone rule a quorum out.
     return _LOST
 
@@ -193,7 +193,7 @@ class Tally:
             self.verdict = _LOST
 
     def complete(self, earlier: Tally) -> None:
-        """Take the votes that nodes which have failed here cast in an earlier round; the verdict stays."""
+        """For each node that FAILED here, take its vote of an earlier round, if it has one; the verdict stays."""
         for node, vote in enumerate(earlier.ballots):
             if vote is not None and self.choices[node] is _FAILED:
                 self.ballots[node], self.choices[node] = vote, vote[0]
@@ -286,5 +286,5 @@ def plainly(tally: Tally) -> Verdict:
 
 
 def thoroughly(tally: Tally) -> Verdict:
-    """Return the same, but LOST only by refusals that rule a quorum out, or when every node has voted."""
-    return verdict_of(tally.choices, silence_refuses=False)
+    """Return what `plainly` does, but LOST only by refusals that rule a quorum out, or when every node has voted."""
+    return verdict_of(tally.choices, failures_refuse=False)

@@ -82,7 +82,7 @@ class Session:
         return (1 << self.nodes) - 1
 
     def note_others(self, key: bytes, *, met: bool) -> None:
-        """Record whether the latest acquire of a lock met others; of too many locks all are forgotten."""
+        """Record whether the latest acquire of a lock met others; a full table is emptied first."""
         if not met:
             self.contended.discard(key)
         else:
@@ -92,7 +92,7 @@ class Session:
 
 
 class AnyRunner(Protocol):
-    """Runs protocols, for callers of either flavour.
+    """Runs protocols, for callers of either flavour: what the drivers' base class of that name offers to facades.
 
     Attributes:
         session: State that the client's synchronizers share; a forked child has another one.

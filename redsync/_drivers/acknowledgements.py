@@ -5,10 +5,10 @@ while another is promoted, so the node would vote twice. So a majority of the *c
 must have a vote: `WAIT` follows the commands of a write, and the link holds their votes back until it is answered. Two
 majorities of a group share a server, so a write that one acknowledged is known to the other, or older.
 
-`WAIT` counts the replicas that have the last write of *this connection*. If a vote wrote nothing (the claim already
-existed), it would wait for nothing. So a small write precedes it (`Codec.small_write`).
+`WAIT` counts the replicas that have the last write of *this connection*. After a vote that wrote nothing (the claim
+already existed), it would wait for nothing. So a small write precedes each `WAIT` (`Codec.small_write`).
 
-A release or a rollback does not have to last: a claim that a lost one leaves behind expires.
+A release or a rollback does not have to last: if the group loses one, the claim expires.
 
 Nodes send messages while the script runs, before any acknowledgement. So a hand-over in a message is not proof: it
 wakes the waiter, which then asks.
@@ -103,7 +103,7 @@ class _Acknowledged:
             if reply.__class__ is hiredis.PushNotification:
                 return _unproven(reply)
             if not self._writes:
-                return reply  # to no command, as the link finds out
+                return reply  # to no command: the link finds that out
             lasting, replies = self._writes[0]
             self._replies.append(reply)
             if len(self._replies) == replies:

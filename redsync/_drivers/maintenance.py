@@ -356,7 +356,7 @@ class Maintenance(AnyMaintenance[LinkSet]):
                 link_set.end("it was idle", orderly=True)
                 self.pool.note_ended(link_set)
             else:
-                self.pool.give_back(sets)
+                self.pool.take_back(sets)
 
     # The end.
 

@@ -8,8 +8,8 @@ A set that was thrown away, or dropped by an exception in any frame, comes to `i
 
 **A set is in one list at a time**: the free ones, a borrower's, or the invalidated ones. It moves from list to list in
 one expression. So wherever an exception strikes, the set is in one of them, or nothing refers to it and it comes to
-`invalidated`. It would not, while other code keeps the exception, if a local variable of an interrupted frame were all
-that has it.
+`invalidated`. It would not, while other code keeps the exception, if only a local variable of an interrupted frame
+referred to it.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ class Pool:
         return len(self._alive)
 
     def borrow(self, into: list[LinkSet]) -> None:
-        """Lend a set, connected to a quorum and all that is up, to the calling thread, which has it in its list then.
+        """Lend the calling thread a set, connected to a quorum and to all nodes that are up: append it to its list.
 
-        The list stays empty if there is none; then a new one is made, up to the limit, for a later call.
+        Without such a set the list stays empty, and a new one is made, up to the limit, for a later call.
         """
         try:
             into.append(self._free.pop())
@@ -104,8 +104,8 @@ class Pool:
             self.throw_away(into)
             raise
 
-    def give_back(self, borrowed: list[LinkSet]) -> None:
-        """Take the set in that list, for another thread."""
+    def take_back(self, borrowed: list[LinkSet]) -> None:
+        """Take the set in that list back, for another thread."""
         if borrowed[0].closed:
             self.throw_away(borrowed)
         else:
@@ -139,7 +139,7 @@ class Pool:
         return tuple(self._free)
 
     def sets(self) -> Sequence[LinkSet]:
-        """Return all sets, also those that are borrowed."""
+        """Return all sets, even those that are borrowed."""
         return [link_set for known in list(self._alive.values()) if (link_set := known()) is not None]
 
     def borrow_rested(self, into: list[LinkSet]) -> bool:

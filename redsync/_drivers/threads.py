@@ -4,8 +4,8 @@
   before it sleeps or calls the application.
 * **Steps are atomic**: one lock per client is held while a protocol's own code runs, and never while an effect is
   performed. A signal's handler or a finalizer may interrupt a step, and must not wait for its end; a finalizer may run
-  in the maintenance's thread, which must not wait for itself. There the maintenance does later what it releases, and
-  all its other calls raise `ReentrantCallError`. Anywhere else it is an ordinary caller.
+  in the maintenance's thread, which must not wait for itself. There the maintenance performs its releases a moment
+  later, and its other calls raise `ReentrantCallError`. Anywhere else a handler or finalizer is an ordinary caller.
 * **Owners are threads**, numbered per process. Numbers are never reused; a thread's number lives in a
   `threading.local`.
 * **Interruptions** are thrown into the protocol; the driver then performs its clean-up effects to the end.
@@ -75,7 +75,7 @@ class _OfThread(threading.local):
     """The state of one thread in one life of a client.
 
     Attributes:
-        stepping: True while it runs a protocol's own code, or waits for that.
+        stepping: True while it runs a protocol's own code, or waits to run it.
         tag: Its owner; set once it has asked.
     """
 
@@ -147,7 +147,7 @@ class Life(AnyLife):
         try:
             maintenance.start(partial(runner.watch, self, maintenance))
             self.maintenance = maintenance
-            runner.require_open()  # Again: who closed the client meanwhile found nothing to stop.
+            runner.require_open()  # Again: a thread that closed the client meanwhile found nothing to stop.
         except BaseException:
             # A later call begins again: nothing was started that another call could use.
             self.maintenance = None
@@ -183,7 +183,7 @@ class Life(AnyLife):
             keep_behind(request, link_set, self, self.maintenance.own)
 
     def sleep(self, waitable: Waitable, until: float) -> None:
-        """Return when the waitable is done, at the instant, or when the client closes; rounds wait on."""
+        """Return when the waitable is done, at the instant, or when the client closes: that ends no round."""
         is_round = isinstance(waitable, Request)
         while not waitable.done and (is_round or not self.closing) and (left := until - self.clock()) > 0:
             gate = threading.Lock()
@@ -212,7 +212,7 @@ class Call:
 
     Attributes:
         life: The client in this process.
-        sets: The set that it has borrowed, if it has one.
+        sets: A list of the set that it has borrowed, empty if it has none; see `pool`.
         owner: The owner of its latest command.
         subscribed: The keys to whose wake-ups it subscribes.
         invalidated: True once an exception struck in a round: the maintenance sends what follows, after it has ended
@@ -228,7 +228,7 @@ class Call:
         self.subscribed: set[bytes] = set()
         self.invalidated = False
 
-    def give_back(self) -> None:
+    def return_set(self) -> None:
         """Return the set; record that its nodes owe replies to this owner."""
         if not self.sets:
             return
@@ -238,7 +238,7 @@ class Call:
                 link_set.owners.clear()
             elif self.owner is not None:
                 link_set.note_owner(self.owner)
-            life.pool.give_back(self.sets)
+            life.pool.take_back(self.sets)
         except BaseException:
             self.throw_away()
             raise
@@ -250,13 +250,13 @@ class Call:
 
     def end(self) -> None:
         """Return everything."""
-        self.give_back()
+        self.return_set()
         for key in self.subscribed:
             self.life.wakeups.unsubscribe(key)
 
 
 class OwnCall(Call):
-    """A run by the maintenance: it keeps the maintenance's set, and an error in it costs that its links."""
+    """A run by the maintenance: it keeps the maintenance's set, and an error in it ends that set's links."""
 
     __slots__ = ()
 
@@ -264,7 +264,7 @@ class OwnCall(Call):
         super().__init__(life)
         self.sets.append(maintenance.own)
 
-    def give_back(self) -> None:
+    def return_set(self) -> None:
         pass
 
     def throw_away(self) -> None:
@@ -418,13 +418,13 @@ class ThreadRunner(AnyRunner[Life]):
                 self._tell(effect, call)
                 return None
             case Wait():
-                call.give_back()
+                call.return_set()
                 return self._wait(effect, call)
             case Signal(key):
                 life.wakeups.signal(key)
                 return None
             case Notify(event):
-                call.give_back()
+                call.return_set()
                 self.notifier.announce(event)
                 return None
             case _:

@@ -53,12 +53,12 @@ def note(error: BaseException, problem: BaseException) -> None:
 def _hurry(hold: Entered | None, error: BaseException | None) -> None:
     """Let the release after an interruption, or in a closed generator, wait only for the nodes, not for `min_hold`."""
     if isinstance(hold, AnyHold) and error is not None and not isinstance(error, Exception):
-        # Not the release of an outer `with`, whose body may have caught the interruption of this one.
+        # Only the last release of the hold: the body of an outer `with` may catch the interruption, and continue.
         hold._state.hurried = hold._state.count == 1
 
 
 def _concerns_closer(problem: RedsyncError, hold: Entered | None) -> bool:
-    """Return True if a problem at the end of a `with` must reach the code that closes its generator, which loses notes.
+    """Return True if a problem at the end of a `with` must be raised in a closed generator, where Python drops notes.
 
     A hold released earlier, by the body or because its task or client ended, is not such a problem.
     """
@@ -110,7 +110,7 @@ class Enterable(ABC, Generic[RunnerT_co, EnteredT]):
             if not holds:
                 self._entered.pop(place, None)
         hold._note_released()
-        hold._entered_at = None  # the frame knows the hold
+        hold._entered_at = None  # else hold and frame would be a cycle
 
 
 class ThreadEnterable(Enterable[Runner, EnteredT]):

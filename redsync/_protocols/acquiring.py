@@ -20,12 +20,12 @@ head asked for, or, if the watchdog is to lengthen the claim, for as long as it 
 has the *ask id* of the ask that it answers. A quorum of such messages counts like votes, and the hold is believed from
 the instant of that ask. A rollback may undo a later hand-over, so after a rollback no hand-over counts until the next
 ask, which has another ask id. The acquire takes up the hold only while enough of its time is left. Otherwise, and if
-its hold takes more than the claim (a token), it asks once more, and finds its claims there: no other
-owner came in between.
+the hold needs more than the claim (a token), it asks once more, and finds its claims there: no other owner came in
+between.
 
 **Each try after a rollback makes a new claim**, with a number that no try before had. So a rollback that arrives late,
-over an abandoned connection, finds none of the later claims. The place in the queue stays: it belongs to
-the owner. A try without a rollback before it repeats its claim, and finds it on the nodes that granted it.
+over an abandoned connection, finds none of the later claims. The place in the queue stays: it belongs to the owner. A
+try without a rollback before it repeats its claim, and finds it on the nodes that granted it.
 
 **Waiting in the process.** Of the client's waiters for one lock only the first ask; see `local_queues`. One that is not
 among them has asked no node. When its timeout is over, it returns as if refused: nodes have told those before it that
@@ -59,7 +59,7 @@ _GRACE = 0.003
 
 _PAUSE = 0.001
 """Seconds before the first ask of an acquire that expects others. Its thread has most likely just released the lock;
-its ask, and the nodes that it wakes, would take the processor from the new holder. The place counts from before it."""
+its ask, and the nodes that it wakes, would take the processor from the new holder. Its waiting time includes this."""
 
 _LAST_TRY = 0.03
 """Seconds that a try may take if the caller's timeout is over, so that timeouts are accurate to 50 ms."""
@@ -94,7 +94,7 @@ def acquire_new(claim: Claim, now: float) -> Steps[HoldState | None]:
             now = yield from queues.wait_turn(queue, waiter, now, deadline)
             if not queues.may_go(queue, waiter) and queue not in queues.without_quorum:
                 return None
-            # It has waited as long as those before it, if they found no quorum.
+            # If those before it found no quorum, their outage is this one's, too.
             policy, down_since = claim.policy(now), queues.without_quorum.get(queue, math.inf)
         if claim.expects_others:
             now = (yield from wait(Wait(min(now + _PAUSE, deadline)))).at

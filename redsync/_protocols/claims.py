@@ -101,8 +101,8 @@ class Claim:
         guard: Seconds for which a node must have remembered everything to grant.
         round_timeout: The longest time that a round waits for nodes, in seconds.
         decide: Replaces the plain count of votes, see `Tally`.
-        needs_new_claim: True if the next ask needs another claim, though it comes at once: a message about this one may
-            reach a node after it.
+        needs_new_claim: True if the next ask needs another claim, though it comes at once: a message about the present
+            claim may reach a node after that ask.
     """
 
     decide: Callable[[Tally], Verdict] | None = None
@@ -155,7 +155,7 @@ class Claim:
     def least_left(self) -> float:
         """The part of its time that a claim handed over must have left to be the hold; else the acquire asks again.
 
-        Infinite if it asks again in any case, because its hold takes more than the claim. Then it finds its claims.
+        Infinite if it asks again in any case, because the hold needs more than the claim. That ask finds its claims.
         """
         request = self.request
         if request.renewed and self.lease < _SHORTEST_HANDED:
@@ -203,7 +203,7 @@ class Claim:
     def confirm(self, tally: Tally, claim: bytes, timeout_at: Callable[[float], float]) -> Steps[tuple[Tally, float]]:  # noqa: ARG002
         """Make a won round count; return it, or the round that failed to, and the instant at which that was known.
 
-        `timeout_at(now)`: for how many seconds a further round may wait.
+        `timeout_at(now)` returns for how many seconds a further round may wait.
         """
         yield from ()
         return tally, tally.at

@@ -72,7 +72,7 @@ class _Completion(argparse.Action):
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Return the options that the arguments give.
 
-    Of `redsync lock`, the first word after the name that is no option begins the command, as does `--`.
+    The command of `redsync lock` begins with the first word after the name that is not an option, or after a `--`.
 
     Raises:
         SystemExit: The arguments were wrong (status 64), or asked for help or the version (status 0).
@@ -257,7 +257,7 @@ them before anyone else can acquire the lock."""
 
 _LOCK_DETAILS: Final = """\
 the command:
-  All after its first word belongs to it. It runs without a shell (but see -c).
+  All words after its first belong to it. It runs without a shell (but see -c).
   Its environment has REDSYNC_LOCK_NAME, REDSYNC_OWNER and, for a fenced lock,
   REDSYNC_FENCING_TOKEN. redsync forwards TERM, INT, HUP and QUIT to it.
   Processes that it leaves running have -k seconds to end by themselves.

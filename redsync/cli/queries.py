@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 def in_one_line(error: Exception) -> str:
-    """Return an error as one line: the system's words if redis-py put the address before them."""
+    """Return an error as one line, without the address that redis-py puts before the system's words."""
     return one_line(getattr(error.__context__, "strerror", None) or str(error)) or type(error).__name__
 
 
@@ -56,7 +56,7 @@ class Answer(Generic[T]):
 
     @classmethod
     def to(cls, question: Callable[[], T], node: str) -> Answer[T]:
-        """Return what a function that asks returns, or how it fails."""
+        """Call a function that asks a node or a witness; return its result, or its error, as an answer."""
         try:
             return cls(node, question())
         except Exception as error:
@@ -80,7 +80,7 @@ class NodeClient(redis.Redis):
 
 
 class Master(NamedTuple):
-    """The server that is a node, by one witness.
+    """The server that serves as a node now, according to one witness.
 
     Attributes:
         server: Its address, `host:port`.
@@ -118,7 +118,7 @@ class Node:
     ask: Callable[[redis.Redis], Master] | None = None
 
     def connect(self) -> NodeClient:
-        """Return a client of the server that is the node now.
+        """Return a client of the server that serves as the node now.
 
         Raises:
             RedisError: No witness knows.

@@ -7,8 +7,8 @@ from redsync.contrib.dogpile import RedsyncProxy
 cache = make_region().configure("dogpile.cache.redis", arguments={"url": url}, wrap=[RedsyncProxy(client)])
 ```
 
-A cache must not fail because of its lock. A process that can't acquire a mutex computes the entry without it: that
-costs time, no more than without redsync.
+A cache must not fail because of its lock. A process that can't acquire a mutex computes the entry without it, as it
+would without redsync.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class RedsyncProxy(ProxyBackend):
     Args:
         client: The client whose nodes keep the mutexes.
         patience: Seconds that a reader without an old value waits for another process before it computes the entry.
-        max_hold: Seconds after which another process may compute the entry, even if the first one is alive. In the
-            first one, readers without an old value then compute it too.
+        max_hold: Seconds after which another process may compute the entry, even if the first one is alive. Readers in
+            the first process that have no old value then compute it too.
         prefix: The prefix of the mutexes' names; the entry's key follows.
 
     Raises:
@@ -67,8 +67,8 @@ class _CreationMutex(CacheMutex):
     """Lets one process at a time compute an entry, as long as enough nodes answer.
 
     dogpile.cache ignores the result of a waiting `acquire`: it computes the entry and calls `release`. So we record the
-    callers that continue without the mutex, and that many calls of `release` do nothing. By process, because the child
-    of a fork has none of them; and without a lock, which another thread might hold during a fork.
+    callers that continue without the mutex, and that many calls of `release` do nothing. Each record names its process:
+    the child of a fork has none of these callers. No lock guards them: another thread might hold it during a fork.
     """
 
     def __init__(self, mutex: Mutex, patience: float) -> None:

@@ -182,7 +182,7 @@ def test_late_replies_in_idle_sets_are_read(tended):
     for far in fars[:2]:
         far.say(YES)
     link_set.read(0.0)
-    tended.pool.give_back(sets)
+    tended.pool.take_back(sets)
     assert tended.maintenance._owes()
     assert tended.maintenance._next_at(math.inf) <= tended.desk.now + NODE_TIMEOUT / 2
     fars[2].say(YES)
@@ -197,7 +197,7 @@ def test_silent_node_is_found_in_an_idle_set_and_asked_over_the_own_link(tended)
     for far in fars[:2]:
         far.say(YES)
     link_set.read(0.0)
-    tended.pool.give_back(sets)
+    tended.pool.take_back(sets)
     tended.turn(later=NODE_TIMEOUT * 1.1)
     tended.turn()
     assert link_set.links[2].suspect
@@ -215,8 +215,8 @@ def test_silent_node_is_found_in_an_idle_set_and_asked_over_the_own_link(tended)
 
 def test_sets_that_rest_for_long_are_closed_but_for_one(tended, monkeypatch):
     (first, _, first_fars), (second, _, second_fars) = rest(tended), rest(tended)
-    tended.pool.give_back(first)
-    tended.pool.give_back(second)
+    tended.pool.take_back(first)
+    tended.pool.take_back(second)
     tended.turn(later=maintenances._KEPT_IDLE - 1.0)
     assert len(tended.pool) == 2
     tended.turn(later=2.0)
@@ -267,14 +267,14 @@ def test_connection_that_came_twice_is_closed(tended):
 def test_idle_set_that_is_looked_after_is_not_replaced(tended):
     """It is back in a moment, and each set is a connection more to each node."""
     sets, link_set, _ = rest(tended)
-    tended.pool.give_back(sets)
+    tended.pool.take_back(sets)
     borrowed = []
     link_set.look = lambda now: tended.pool.borrow(borrowed)
     tended.turn(later=1.0)
     assert (borrowed, len(tended.pool)) == ([], 1)
     tended.pool.borrow(borrowed)
     assert borrowed == [link_set]
-    tended.pool.give_back(borrowed)
+    tended.pool.take_back(borrowed)
 
 
 # Its thread.
@@ -370,10 +370,10 @@ def test_close_waits_briefly_for_the_last_replies(tended):
 
 def test_close_ends_the_sets_of_the_pool(tended):
     (sets, fars), (lent, lent_fars) = tended.lend(), tended.lend()
-    tended.pool.give_back(sets)
+    tended.pool.take_back(sets)
     tended.stop()
     assert all(far.ended() for far in fars)
-    tended.pool.give_back(lent)
+    tended.pool.take_back(lent)
     assert tended.pool.invalidated
     tended.maintenance.end_torn()
     assert all(far.ended() for far in lent_fars)

@@ -45,7 +45,7 @@ class Lender:
         return sets[0] if sets else None
 
     def give_back(self, link_set):
-        self.pool.give_back([link_set])
+        self.pool.take_back([link_set])
 
     def throw_away(self, link_set):
         self.pool.throw_away([link_set])
@@ -144,11 +144,11 @@ def test_set_lent_to_an_interrupted_thread_is_not_lost(make_lender, part):
             try:
                 for _ in range(2):
                     lender.borrow(into=sets)
-                    lender.pool.give_back(sets)
+                    lender.pool.take_back(sets)
             except Interruption as error:
                 kept.append(error)
             if sets:
-                lender.pool.give_back(sets)
+                lender.pool.take_back(sets)
 
         where = inject(point, borrow)
         assert all_are_lent_again(lender, 1), where
@@ -302,7 +302,7 @@ def test_set_whose_return_a_close_interrupts_is_torn(lender):
             return super().pop()
 
     first = lender.borrow()
-    lender.pool.give_back(Interrupted([first]))
+    lender.pool.take_back(Interrupted([first]))
     assert list(lender.pool.invalidated) == [first]
     assert lender.looks == 1
     lender.end_torn()

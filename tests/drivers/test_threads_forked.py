@@ -56,9 +56,9 @@ class Fork:
 
 def is_over(where):
     """Return whether the call was over there: that fork is one of any program after a call."""
-    file, _, function = where.partition(":")
-    makes_the_result = (file, function.split()[-1]) in {("hold.py", "__init__"), ("any_client.py", "runner")}
-    return makes_the_result or where.endswith((" run", " end", " give_back", " require_process", " _note_success"))
+    file, function = where.split(":")[0], where.split()[-1]
+    at_the_end = {"run", "end", "give_back", "return_set", "take_back", "require_process", "_note_success"}
+    return function in at_the_end or (file, function) in {("hold.py", "__init__"), ("any_client.py", "runner")}
 
 
 def forks(leave, call, seed):

@@ -151,7 +151,7 @@ def test_release_in_a_handler_that_interrupts_the_pool_does_not_wait_for_the_mai
 
     aside(release)
     eventually(lambda: not held(raw))
-    life.pool.give_back(lent)
+    life.pool.take_back(lent)
 
 
 @pytest.mark.sweep

@@ -38,7 +38,7 @@ def all_sets_lent(client):
         yield [call.sets[0] for call in calls]
     finally:
         for call in calls:
-            call.give_back()
+            call.return_set()
 
 
 # The limit.
@@ -76,7 +76,7 @@ def test_rollback_follows_a_command_that_the_maintenance_has_yet_to_send(narrow,
     life.pool.borrow(call.sets)
 
     def strike():
-        call.give_back()
+        call.return_set()
         raise Interruption
 
     with alarm(strike), pytest.raises(Interruption):

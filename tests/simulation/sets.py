@@ -194,8 +194,8 @@ class Sets:
         if request.effect.deliver_to:
             keep_behind(request, links, self._shared, self._maintenance.own)
 
-    def give_back(self, call: AioCall) -> None:
-        """Take a call's set, if it has one."""
+    def take_back(self, call: AioCall) -> None:
+        """Take a call's set back, if it has one."""
         if call in self._lent:
             link_set, owner = self._lent.pop(call)
             if not link_set.owes:

@@ -81,7 +81,7 @@ class TrialRunner(SimulatedRunner):
     def perform(self, effect: Effect, call: AioCall) -> Coroutine[Any, Any, Reply] | None:
         """Perform an effect, which is a step of the machine."""
         if self.sets is not None and isinstance(effect, (Wait, Notify)):
-            self.sets.give_back(call)
+            self.sets.take_back(call)
         if call.awaited and self.sim.slowness and isinstance(effect, Wait) and effect.until <= self.clock():
             self.machine.stepped = True
             return self._wait_late(effect, call)
@@ -121,7 +121,7 @@ class TrialRunner(SimulatedRunner):
             return await super().drive(steps, call, perform)
         finally:
             if self.sets is not None:
-                self.sets.give_back(call)
+                self.sets.take_back(call)
 
     def _links(self, effect: Broadcast | Tell, call: AioCall) -> AioLinkSet:
         links = super()._links(effect, call)

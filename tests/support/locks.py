@@ -45,10 +45,10 @@ def connect_set(client, count=1):
         if sets and None not in sets[0].links:
             ready.append(sets)
         elif sets:
-            pool.give_back(sets)
+            pool.take_back(sets)
         time.sleep(0.001)
     for sets in ready:
-        pool.give_back(sets)
+        pool.take_back(sets)
 
 
 def lose(client, name="x"):

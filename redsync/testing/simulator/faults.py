@@ -90,9 +90,9 @@ class Injector(ABC):
         self._sim.timeline.after(self._lasting * self._rng.random() ** 2, action, *args)
 
     def _some_nodes(self, *counts: int) -> list[int]:
-        """Return the indices of as many nodes as one of the counts says, or of all."""
-        every = len(self._sim.nodes)
-        return self._rng.sample(range(every), min(self._rng.choice([*counts, every]), every))
+        """Return the indices of random nodes: as many as one of the counts, drawn at random, or all of them."""
+        total = len(self._sim.nodes)
+        return self._rng.sample(range(total), min(self._rng.choice([*counts, total]), total))
 
     def _machine(self) -> Machine | None:
         living = [machine for machine in self._sim.machines if not machine.crashed]
@@ -231,9 +231,9 @@ class Nemesis(Injector):
     def _rewind(self, every: float) -> None:
         if self._sim.now >= self._until:
             return
-        rng, gifts = self._rewinds, self._gifts()
-        if gifts:
-            given_at = gifts[-1] if rng.random() < 0.5 else rng.choice(gifts)
+        rng, grants = self._rewinds, self._latest_grants()
+        if grants:
+            given_at = grants[-1] if rng.random() < 0.5 else rng.choice(grants)
             quorum = quorum_of(len(self._sim.nodes))
             count = min(rng.choice([1, quorum, quorum, quorum, len(given_at)]), len(given_at))
             chosen, apart = rng.sample(sorted(given_at), count), rng.choice([0.0, 0.0, 0.02, 0.2])
@@ -253,22 +253,22 @@ class Nemesis(Injector):
             lost = self._sim.now - before + 1e-9  # else rounding could keep what was executed at that instant
             self._sim.timeline.after(0.05 * self._rewinds.random(), partial(node.restart, lost=lost))
 
-    def _gifts(self) -> list[dict[int, float]]:
+    def _latest_grants(self) -> list[dict[int, float]]:
         """Return, for each of the latest unreleased grants, which nodes granted it and when; the latest last."""
         told: dict[tuple[int, str, bytes], Any] = {}
-        gifts: dict[tuple[object, ...], dict[int, float]] = {}
+        grants: dict[tuple[object, ...], dict[int, float]] = {}
         for event in self._sim.trace.events[-_LOOKED_THROUGH:]:
             if not isinstance(event, Executed) or not event.keys:
                 continue
             node, script, key, args = event.node, event.script, event.keys[0], event.args
             if script.endswith(("_release", "_abandon")):
-                gifts.pop((key, *args[:1]), None)
-            elif _gives(event, told.get((node, script, key))):
+                grants.pop((key, *args[:1]), None)
+            elif _grants(event, told.get((node, script, key))):
                 # The same claim may be requested several times, with different arguments.
-                gift = (key, *args[:1]) if script.endswith("_acquire") else (script, key, *args)
-                gifts.setdefault(gift, {}).setdefault(node, event.at)
+                grant = (key, *args[:1]) if script.endswith("_acquire") else (script, key, *args)
+                grants.setdefault(grant, {}).setdefault(node, event.at)
             told[node, script, key] = event.reply
-        return sorted(gifts.values(), key=lambda given_at: max(given_at.values()))[-_LATEST:]
+        return sorted(grants.values(), key=lambda given_at: max(given_at.values()))[-_LATEST:]
 
     # Machines.
 
@@ -299,7 +299,7 @@ class Nemesis(Injector):
             machine.jump(self._lasting * self._rng.random())
 
 
-def _gives(executed: Executed, before: object) -> bool:
+def _grants(executed: Executed, before: object) -> bool:
     """Return whether a node granted or learned something: compares its reply with its previous one to the same call."""
     script, reply = executed.script, executed.reply
     if script.endswith("_acquire"):

@@ -1,7 +1,7 @@
 """The shipped Lua scripts, executed in process on virtual nodes.
 
 fakeredis can do this too, but it makes a new Lua runtime for every call and reads the system's clock. A re-entry of a
-lock costs 151 us there and 6 us here: for a hundred thousand simulated runs, a night instead of minutes. So one Lua
+lock costs 151 us there and 6 us here: a hundred thousand simulated runs take minutes, not a night. So one Lua
 runtime serves the whole process, each script is compiled once, and as little as possible crosses the border between Lua
 and Python: whole replies, no tables. For the same reason only one thread may use it.
 """
