@@ -70,8 +70,8 @@ def test_options_of_a_pair_and_a_backoff_come_back(client):
     assert (copied.name, copied.read_lock._options) == ("x", pair.read_lock._options)
     with pair.write_lock:
         assert again(pair).write_lock.owned(), "of this thread, from any object"
-    spins = again([client.get_spin_lock("x", backoff=math.sqrt), client.get_spin_lock("y")])
-    assert [spin._backoff for spin in spins] == [math.sqrt, None]
+    polling = again([client.get_mutex("x", backoff=math.sqrt), client.get_mutex("y")])
+    assert [lock._backoff for lock in polling] == [math.sqrt, None]
 
 
 def take(lock, other, client):
