@@ -52,13 +52,10 @@ def _run(options: argparse.Namespace) -> int:
     logging.getLogger("redsync.watchdog").setLevel(logging.CRITICAL)
     if options.quiet:
         logging.getLogger("redsync").setLevel(logging.CRITICAL + 1)
-    environment = {**os.environ, "REDSYNC_LOCK_NAME": options.name}
-    # An enclosing `redsync lock` may have set the token of another lock.
-    environment.pop("REDSYNC_FENCING_TOKEN", None)
     try:
         # The shim is a fork of this process, so start it before there are threads, connections or a lock.
-        with Signals() as signals, ShimProcess(command, environment, signals.ignored) as shim:
-            return _hold_and_run(options, shim, signals)
+        with Signals() as signals, ShimProcess() as shim:
+            return _hold_and_run(options, command, shim, signals)
     except SignalledError as end:
         _note(options, f"ended by signal {end.number} before the command started")
         return SIGNALLED + end.number
@@ -93,7 +90,7 @@ def _note(options: argparse.Namespace, text: str) -> None:
         _say(text)
 
 
-def _hold_and_run(options: argparse.Namespace, shim: ShimProcess, signals: Signals) -> int:
+def _hold_and_run(options: argparse.Namespace, command: list[str], shim: ShimProcess, signals: Signals) -> int:
     with connect(options) as client, ExitStack() as stack:
         policy = _policy(options, client.runner.session.timing.lease)
         try:
@@ -106,7 +103,12 @@ def _hold_and_run(options: argparse.Namespace, shim: ShimProcess, signals: Signa
         # From here on signals are only recorded, and the lock is released as usual.
         signals.collect()
         supervisor = Supervisor(shim, hold, signals, policy, _say)
-        supervisor.run()
+        environment = os.environ | {"REDSYNC_LOCK_NAME": options.name, "REDSYNC_OWNER": hold.owner}
+        # An enclosing `redsync lock` may have set the token of another lock.
+        environment.pop("REDSYNC_FENCING_TOKEN", None)
+        if hold.fencing_token is not None:
+            environment["REDSYNC_FENCING_TOKEN"] = str(hold.fencing_token)
+        supervisor.run(command, environment)
         status = _status_of(supervisor, options)
         lost = hold.lost
         if options.min_hold is not None:

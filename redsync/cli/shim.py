@@ -19,7 +19,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any, Final, NamedTuple
@@ -165,14 +165,9 @@ KILL_TIMEOUT: Final = 2.0  # seconds for killed processes to end: after that we 
 class Shim:
     """Waits for the order to start, starts the command, and ends when none of its processes is left."""
 
-    def __init__(
-        self, pipe: Pipe, command: list[str], environment: Mapping[str, str], ignored: Collection[int]
-    ) -> None:
-        """Prepare the command's start; `ignored` are the signals that the command must ignore."""
+    def __init__(self, pipe: Pipe) -> None:
+        """Prepare the command's start."""
         self._pipe = pipe
-        self._command = command
-        self._environment = dict(environment)
-        self._ignored = ignored
         for number in _IGNORED:
             signal.signal(number, signal.SIG_IGN)
         self._children, writer = unblocked_pipe()
@@ -195,18 +190,15 @@ class Shim:
             while not self._turn():
                 pass
 
-    def _begin(self, group: int, until: float, owner: str, token: int | None, policy: Policy) -> bool:
+    def _begin(self, policy: Policy, until: float, group: int, *command: Any) -> bool:
         """Start the command if there is time left; return whether it runs."""
         self._policy = policy
         self._schedule = Schedule(policy, until, now())
         if self._schedule.look(now()):
             self._pipe.send("over", 0, LATE)
             return False
-        self._environment["REDSYNC_OWNER"] = owner
-        if token is not None:
-            self._environment["REDSYNC_FENCING_TOKEN"] = str(token)
         try:
-            self._launch(group)
+            self._launch(group, *command)
         except OSError as error:
             self._pipe.send("unable", error.errno)
             return False
@@ -217,8 +209,10 @@ class Shim:
         self._decide(now())
         return True
 
-    def _launch(self, group: int) -> None:
-        """Start the command, in its own process group if `group` is 0.
+    def _launch(
+        self, group: int, command: Sequence[str], environment: Mapping[str, str], ignored: Collection[int]
+    ) -> None:
+        """Start the command, which must ignore those signals, in its own process group if `group` is 0.
 
         Raises:
             OSError: It can't be executed.
@@ -231,7 +225,7 @@ class Shim:
                 if os.getppid() != parent:
                     os._exit(0)
             for each in (signal.SIGCHLD, *_IGNORED):
-                signal.signal(each, signal.SIG_IGN if each in self._ignored else signal.SIG_DFL)
+                signal.signal(each, signal.SIG_IGN if each in ignored else signal.SIG_DFL)
 
         # A command that was stopped before it started, or waits for a slow disk, must not start once another owner may
         # have the lock.
@@ -239,8 +233,8 @@ class Shim:
         signal.setitimer(signal.ITIMER_REAL, min(max(self._schedule.next - now(), _POLL), 1e6))
         try:
             self._process = subprocess.Popen(  # noqa: S603  (what the user asks for)
-                self._command,
-                env=self._environment,
+                command,
+                env=environment,
                 close_fds=False,
                 process_group=group,
                 preexec_fn=prepare,  # noqa: PLW1509  (the shim has no threads)

@@ -18,7 +18,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import wait
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
@@ -131,8 +131,8 @@ class ShimProcess:
         tree: The shim, the command and its descendants.
     """
 
-    def __init__(self, command: list[str], environment: Mapping[str, str], ignored: Collection[int]) -> None:
-        """Start it; the environment still lacks the owner and the token, and the command ignores the `ignored` signals.
+    def __init__(self) -> None:
+        """Start it.
 
         Raises:
             OSError: No process can be started.
@@ -145,7 +145,7 @@ class ShimProcess:
             self.number = os.fork()
             if not self.number:
                 self.pipe.close()
-                _become_shim(lambda: Shim(other, command, environment, ignored), before)
+                _become_shim(other, before)
             with contextlib.suppress(PermissionError, ProcessLookupError):
                 os.setpgid(self.number, self.number)
         except OSError:
@@ -171,11 +171,11 @@ class ShimProcess:
             os.waitpid(self.number, 0)
 
 
-def _become_shim(prepare: Callable[[], Shim], mask: set[int]) -> NoReturn:
+def _become_shim(pipe: Pipe, mask: set[int]) -> NoReturn:
     """Run as the shim until this process ends."""
     try:
         os.setpgid(0, 0)
-        shim = prepare()
+        shim = Shim(pipe)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         shim.run()
     finally:
@@ -218,10 +218,12 @@ class Supervisor:
         self._lost = False
         self._over = False
 
-    def run(self) -> None:
+    def run(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         """Run the command; return when it and all its descendants have ended."""
         try:
-            self._begin()
+            # Adopt first: if the shim is killed a moment later, the command's descendants must be ours.
+            self._shim.tree.adopt()
+            self._pipe.send(self._policy, self._until, self._group, command, environment, self._signals.ignored)
             while not self._over:
                 self._tell()
                 self._shim.wake()
@@ -238,12 +240,6 @@ class Supervisor:
             # Whatever failed here, nothing may run without the lock.
             self._end_all()
             raise
-
-    def _begin(self) -> None:
-        """Tell the shim to start the command."""
-        # Adopt first: if the shim is killed a moment later, the command's descendants must be ours.
-        self._shim.tree.adopt()
-        self._pipe.send(self._group, self._until, self._hold.owner, self._hold.fencing_token, self._policy)
 
     def _end_all(self) -> None:
         """Kill all; return when none is left, or when waiting for unkillable processes is pointless."""
