@@ -195,12 +195,12 @@ class Shim:
         self._policy = policy
         self._schedule = Schedule(policy, until, now())
         if self._schedule.look(now()):
-            self._pipe.send("over", 0, LATE)
+            self._pipe.send("over", 0, LATE, 0)
             return False
         try:
             self._launch(group, *command)
         except OSError as error:
-            self._pipe.send("unable", error.errno)
+            self._pipe.send("over", 0, None, error.errno)
             return False
         self._tree.lead(self._process.pid, group)
         _leave_streams()
@@ -251,7 +251,7 @@ class Shim:
         instant = now()
         self._decide(instant)
         if self._is_over(instant):
-            self._pipe.send("over", self._status or 0, self._schedule.reason)
+            self._pipe.send("over", self._status or 0, self._schedule.reason, 0)
             return True
         pause = self._schedule.next - instant
         if instant >= self._killed_at:

@@ -211,8 +211,7 @@ class Supervisor:
         self._policy = policy
         self._say = say
         # With the terminal, the command is in our process group, so that Ctrl-C and Ctrl-Z reach both; else in its own.
-        self._shares_terminal = has_terminal()
-        self._group = os.getpgrp() if self._shares_terminal else 0
+        self._group = os.getpgrp() if has_terminal() else 0
         self._runs = False
         self._until = _end_of(hold)
         self._lost = False
@@ -274,17 +273,14 @@ class Supervisor:
             (command,) = rest
             self._shim.tree.lead(command, self._group)
             self._runs = True
-        elif what == "unable":
-            (self.errno,) = rest
-            self._over = True
         elif what == "left":
             numbers = ", ".join(map(str, *rest))
             self._say(f"can't end these processes of the command; keeping the lock while renewals succeed: {numbers}")
         elif what == "over":
-            self.status, self.reason = rest
+            self.status, self.reason, self.errno = rest
             self._over = True
 
     def _forward(self, number: int) -> None:
         # A command in our group has already received a signal that comes from a key of the terminal.
-        if not (self._shares_terminal and number in KEYS and has_terminal()):
+        if not (self._group and number in KEYS and has_terminal()):
             self._shim.tree.forward(number)
