@@ -169,31 +169,16 @@ def test_callback_that_can_not_be_called_is_refused_at_once(client, callback):
             make("x", on_lost=callback)
 
 
-def refuses_in_all(client, name, said):
-    """Check that no synchronizer of that name can be made, or inspected."""
-    others = client.get_count_down_latch, lambda name: client.get_rate_limiter(name, 2, 1.0), client.inspect
-    for make in (*makers(client), *others):
-        with pytest.raises(ValueError, match=said):
-            make(name)
-
-
 @pytest.mark.parametrize("prefix", ["redsync:", ""])
 def test_no_synchronizer_has_the_key_of_a_clients_record(nodes, prefix):
     """It would be missing in lists, and a client could not write its record there."""
     with Client(nodes.urls, prefix=prefix, restart_guard=0) as client:
         name = f"redsync:client:{client.id}".removeprefix(prefix)
-        refuses_in_all(client, name, "the key of a client's record")
+        others = client.get_count_down_latch, lambda name: client.get_rate_limiter(name, 2, 1.0), client.inspect
+        for make in (*makers(client), *others):
+            with pytest.raises(ValueError, match="the key of a client's record"):
+                make(name)
         assert client.get_lock(f"{name}0").acquire(False)
-
-
-def test_no_synchronizer_is_named_like_the_keys_of_a_clusters_voter(nodes):
-    """Scripts would look for the birth record, and for waiters, where a plain node has none."""
-    name = "{rs7979}x"
-    with Client(nodes.urls, prefix="") as client:
-        refuses_in_all(client, name, r"can't begin with \{rs7979\}: that marks the keys of a cluster")
-    with Client(nodes.urls, restart_guard=0.0) as client:
-        assert client.get_lock(name).acquire(timeout=10), "its key begins with the prefix"
-        client.get_lock(name).release()
 
 
 def test_guard_is_one_lease_by_default_and_a_single_node_is_trusted():
