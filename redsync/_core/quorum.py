@@ -128,6 +128,7 @@ class Tally:
         sent: Bit set of the nodes to which the driver handed the command: only these may ever execute it.
         sent_at: The instant before the first byte was sent, seconds on the driver's clock.
         at: The instant at which the protocol was resumed, seconds on the driver's clock.
+        repeated: True if nodes may have executed the command before, in a round without a result.
         parse: Reads a reply.
         decide: Returns the verdict of the votes so far.
     """
@@ -140,6 +141,7 @@ class Tally:
         "nodes",
         "parse",
         "quorum",
+        "repeated",
         "sent",
         "sent_at",
         "verdict",
@@ -159,6 +161,7 @@ class Tally:
         self.verdict = _PENDING
         self.sent = 0
         self.sent_at = self.at = 0.0
+        self.repeated = False
         self.parse = parse
         self.decide = decide or plainly
 

@@ -105,7 +105,7 @@ class Request(Waitable):
         assert before is not None, "only a round is repeated"
         assert isinstance(effect, Broadcast), "only a round is repeated"
         self.tally = effect.tally(before.nodes)
-        self.tally.sent, self.tally.sent_at = before.sent, before.sent_at
+        self.tally.sent, self.tally.sent_at, self.tally.repeated = before.sent, before.sent_at, True
         self.done = False
 
     def fail(self, index: int, reason: str) -> None:

@@ -233,8 +233,9 @@ def _break_off(session: Session, state: HoldState, error: BaseException) -> Step
 
 def _accept_minority(state: HoldState, tally: Tally) -> Steps[None]:
     # Too few nodes were in reach: the others get the release later, or expire the claim. That is not a loss while the
-    # claim could still be believed.
-    was_taken = tally.refused > len(tally.nodes) - tally.quorum and not state.rolled_back
+    # claim could still be believed. Neither is it if this release, or a renewal, may have dropped the claim before.
+    may_be_ours = state.rolled_back or tally.repeated
+    was_taken = tally.refused > len(tally.nodes) - tally.quorum and not may_be_ours
     if was_taken or tally.at >= state.valid_until:
         reason = f"at its release {tally.refused} of {len(tally.nodes)} nodes no longer kept the claim"
         if state.live:

@@ -1,4 +1,4 @@
-"""The asyncio driver on real nodes: blocked loops, callbacks, memory."""
+"""The asyncio driver on real nodes: blocked loops, callbacks, interruptions, memory."""
 
 import asyncio
 import gc
@@ -9,6 +9,7 @@ import time
 import pytest
 
 from redsync import NodeChanged
+from redsync._drivers.aio_link_sets import AioLinkSet
 from tests.aio_support import both_loops, claims, client_of, in_loop, run, structures, turns, until, uvloop_in_sweeps
 from tests.drivers.conftest import LOOKS, stand_by
 from tests.support.locks import PATIENCE
@@ -115,6 +116,30 @@ def test_callback_that_exits_ends_the_loop_and_holds_are_released(make_client, r
         asyncio.run(main())
     assert caught.value.code == 3
     assert claims(raw) == []
+
+
+# Interruptions.
+
+
+@in_loop
+async def test_release_whose_answers_an_interruption_elsewhere_has_cost_is_no_loss(make_client, raw, monkeypatch):
+    """It is sent again, and nodes that have executed it say that they keep no claim."""
+    reported, receive = [], AioLinkSet.receive
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(str(context["exception"])))
+
+    def strike(*args):
+        if not reported:
+            raise RuntimeError("a signal handler's")
+        receive(*args)
+
+    async with make_client() as client:
+        lock = client.get_lock("x")
+        assert await lock.acquire(timeout=PATIENCE)
+        await until(lambda: not client.runner.life.links.owes)
+        monkeypatch.setattr(AioLinkSet, "receive", strike)
+        await lock.release()
+        await until(lambda: claims(raw) == [])
+    assert reported == ["a signal handler's"]
 
 
 # Memory.

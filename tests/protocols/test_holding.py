@@ -105,6 +105,16 @@ def test_release_that_finds_the_claim_dropped_by_a_renewal_that_was_under_way_is
     assert (state.count, state.lost, toy.events) == (0, None, [])
 
 
+def test_release_that_nodes_may_have_executed_in_an_interrupted_round_is_no_loss(toy):
+    state = toy.take()
+    releasing = release(toy.session, state, toy.now)
+    tally = toy.perform(toy.start(releasing), toy.all_say(HAD_NOT))
+    tally.repeated = True
+    with pytest.raises(StopIteration):
+        releasing.send(tally)
+    assert (state.count, state.lost, toy.events) == (0, None, [])
+
+
 def test_release_of_one_of_several_holds_raises_the_loss_for_each(toy):
     state = toy.take(holds=2)
     toy.now = state.valid_until
