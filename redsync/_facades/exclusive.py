@@ -67,7 +67,7 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
         self._keys = LockKeys.of(host.prefix, name if name.__class__ is str else encode_name(name), self._KIND.mode)
 
     def _check_min_hold(self, lease: float | None) -> None:
-        """Raise if a hold would end before its shortest time: at the end of its own lease, or of `max_hold`."""
+        """Raise if a hold would end before `min_hold` is over: at the end of its own lease, or of `max_hold`."""
         if (shortest := self._min_hold) is None:
             return
         believed = lease and self._runner.session.timing.valid_until(0.0, lease)

@@ -23,7 +23,7 @@ class FairLock(Lock):
     """A reentrant lock that serves waiters in order of arrival, owned by the thread that acquired it.
 
     The guarantees are those of `Lock`, and one more: a waiter that finished queueing before another asked is served
-    before it. This relies on no clock. It ends for a waiter if less than a quorum of nodes still has its places, or if
+    before it. This relies on no clock. It ends for a waiter if fewer than a quorum of nodes still have its place, or if
     it was silent for 3 s (a stopped process). No owner barges: nodes refuse a free lock to all but the first in the
     queue, so `acquire(False)` may return False while no owner holds it.
 

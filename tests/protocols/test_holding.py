@@ -195,7 +195,7 @@ def test_release_wakes_sleepers_that_wait_for_the_end(toy, holds):
     assert toy.effects[-1].key == state.end_key
 
 
-# The shortest time of a hold.
+# The minimum time of a hold.
 
 
 def keep(toy, seconds, **fields):
