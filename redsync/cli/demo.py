@@ -124,12 +124,12 @@ class Outage:
 
 @dataclass
 class Report:
-    """The verdict on a run, by its attempts, the locks' counters, and the keys left on each node, by its index.
+    """The verdict on a run, by its attempts, the locks' counters, and the keys left on nodes.
 
     Attributes:
         attempts: The attempts.
         counters: The counter of each lock.
-        zombies: The keys left on nodes.
+        zombies: The keys left on nodes, for people.
         outages: The outages, by node.
         seconds: The length of the run.
         begin: The start of the run, in ns on the workers' clock.
@@ -141,7 +141,7 @@ class Report:
 
     attempts: Sequence[Attempt]
     counters: Sequence[int]
-    zombies: Mapping[int, Sequence[bytes]]
+    zombies: Sequence[str]
     outages: Mapping[int, Outage]
     seconds: float
     begin: int = 0
@@ -169,14 +169,13 @@ class Report:
             "faults injected": f"{len(self.outages)}",
             "overlaps": f"{len(self.overlaps):,}",
             "lost updates": f"{sum(lost):,}",
-            "zombie keys": f"{sum(map(len, self.zombies.values())):,}",
+            "zombie keys": f"{len(self.zombies):,}",
         }
         untold = [each for each in ordered if each.outcome == "held" and not each.kept]
         self.evidence = [f"overlap on lock {one.lock + 1}: {one} and {other}" for one, other in self.overlaps[:_SHOWN]]
         self.evidence += [f"lost updates on lock {number}: {count}" for number, count in enumerate(lost, 1) if count]
         self.evidence += [f"loss of lock {each.lock + 1} not told: {each}" for each in untold[:_SHOWN]]
-        for node, keys in self.zombies.items():
-            self.evidence += [f"zombie key on node {node + 1}: {key.decode(errors='replace')}" for key in keys[:_SHOWN]]
+        self.evidence += [f"zombie key on {each}" for each in self.zombies[:_SHOWN]]
 
     def conclusion(self) -> str:
         """Return the run in one sentence."""
@@ -361,13 +360,13 @@ class Demo:
                 self._outages[node].end = _now_ns()
             put(f"{elapsed:5.1f} s  node {node + 1} {_FAULTS[action][1]}")
 
-    def _scan(self) -> dict[int, list[bytes]]:
-        """Return the claims and places on nodes, by the node's index."""
-        found: dict[int, list[bytes]] = {}
-        for index, port in enumerate(self._nodes.ports):
+    def _scan(self) -> list[str]:
+        """Return the claims and places on nodes."""
+        found = []
+        for number, port in enumerate(self._nodes.ports, 1):
             with redis.Redis(port=port, socket_timeout=_LEASE) as node:
-                if keys := sorted(node.scan_iter("redsync*lock:*", count=1000)):
-                    found[index] = keys
+                keys = sorted(node.scan_iter("redsync*lock:*", count=1000))
+                found += [f"node {number}: {key.decode(errors='replace')}" for key in keys]
         return found
 
 

@@ -17,7 +17,7 @@ def hold(worker, granted, ended, **fields):
 
 def run(*attempts, outages=(), seconds=2.0, nodes=3, processes=2, threads=2):
     """Two processes of two threads, two locks; all holds are of the first."""
-    report = Report(attempts, [0, 0], {}, dict(outages), seconds, BEGIN)
+    report = Report(attempts, [0, 0], [], dict(outages), seconds, BEGIN)
     return Run(report, processes, threads, nodes)
 
 
