@@ -22,7 +22,7 @@ from redsync.cli.arguments import connect, name_of
 from redsync.cli.exits import ENDED, FAILED, NOT_EXECUTABLE, NOT_FOUND, SIGNALLED, SetupError, status_of
 from redsync.cli.output import warn
 from redsync.cli.shim import BEHIND, DESERTED, LONG, Policy
-from redsync.cli.supervisor import ShimProcess, SignalledError, Signals, Supervisor, has_terminal
+from redsync.cli.supervisor import ShimProcess, Signals, Supervisor, has_terminal
 from redsync.exceptions import AcquireTimeout, LeaseLostError, QuorumError, RedsyncError
 
 if TYPE_CHECKING:
@@ -56,9 +56,10 @@ def _run(options: argparse.Namespace) -> int:
         # The shim is a fork of this process, so start it before there are threads, connections or a lock.
         with Signals() as signals, ShimProcess() as shim:
             return _hold_and_run(options, command, shim, signals)
-    except SignalledError as end:
-        _note(options, f"ended by signal {end.number} before the command started")
-        return SIGNALLED + end.number
+    except SystemExit as end:
+        status = int(end.code or 0)
+        _note(options, f"ended by signal {status - SIGNALLED} before the command started")
+        return status
     except AcquireTimeout:
         _note(options, f"{options.name!r} is held by others")
         return int(options.conflict_exit_code)

@@ -23,6 +23,7 @@ from multiprocessing.connection import wait
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
+from redsync.cli.exits import SIGNALLED
 from redsync.cli.process_tree import ProcessTree
 from redsync.cli.shim import DESERTED, KILL_TIMEOUT, LONGEST_SLEEP, Pipe, Policy, Shim, now, unblocked_pipe
 
@@ -50,23 +51,11 @@ def has_terminal() -> bool:
         return False
 
 
-class SignalledError(BaseException):
-    """A signal arrived while there was no command to forward it to.
-
-    Attributes:
-        number: The signal's number.
-    """
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
-
-
 class Signals:
     """Catches signals within its `with` block; for the main thread.
 
-    It raises the first signal of `FORWARDED` as `SignalledError`, and drops those that arrive during the clean-up: an
-    impatient second Ctrl-C must not leave a place in a queue. After `collect`, it only records signals.
+    The first signal of `FORWARDED` raises `SystemExit`, with the status 128 + n. Those that arrive during the clean-up
+    are dropped: an impatient second Ctrl-C must not leave a place in a queue. After `collect`, it only records signals.
 
     Attributes:
         ignored: The signals that our parent had ignored at our start (nohup, a shell's background job).
@@ -97,7 +86,7 @@ class Signals:
     def _handle(self, number: int, _: FrameType | None) -> None:
         if self._raises:
             self._raises = False
-            raise SignalledError(number)
+            raise SystemExit(SIGNALLED + number)
 
     def collect(self) -> None:
         """From now on, raise nothing."""
