@@ -117,7 +117,7 @@ class HoldState:
         live: True while renewals may be sent.
         lost: Why the hold ended before its release; None if it did not.
         on_lost: The callbacks for a loss: one for each acquisition that brought one.
-        loss_callbacks: Further callbacks for a loss, for code that sleeps until the hold ends, or for a body to cancel.
+        loss_callbacks: Further callbacks for a loss: they wake code that sleeps until the hold ends, or cancel a body.
         fencing_token: The token of a fenced lock; None for other kinds.
         end_waiters: The number of callers that sleep until the hold ends.
         what: The noun for it in messages.
@@ -244,7 +244,7 @@ class HoldTable:
         """Make an empty table; `alarm` wakes the watchdog, from any thread, without blocking."""
         # Oldest first. Each owner also knows its own.
         self._holds: dict[HoldState, None] = {}
-        # Of these, the watchdog has yet to renew those that are due: by script, those that end first come first.
+        # Those of them that are due, and not renewed yet: by script, those that end first come first.
         self._due: dict[str, deque[HoldState]] = {}
         self._renew_from = self._ends_from = math.inf
         self._alarm = alarm
@@ -298,7 +298,7 @@ class HoldTable:
         return [state for state in self._holds if state.live and state.lost is None]
 
     def take_ended(self, now: float) -> list[HoldState]:
-        """Take the holds whose validity is over, but which are not yet lost; each must be lost next."""
+        """Take the holds whose validity is over, but which are not yet lost; the caller must `lose` each of them."""
         if now < self._ends_from:
             return []
         watched = self._watched()

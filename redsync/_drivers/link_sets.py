@@ -268,8 +268,8 @@ class AnyLinkSet(ABC):
     def deliver(self, node: Node, now: float) -> None:
         """Send a connected node what nothing may overtake: the ends of former connections, then due pending releases.
 
-        From then on the node executes nothing that was sent over them and has not arrived, or was not read yet. A node
-        or proxy may refuse or lack CLIENT KILL: exclusion does not rely on it, see `docs/operate/settings.md`.
+        From then on the node executes no command of a former connection that it has not read yet. A node or proxy may
+        refuse or lack CLIENT KILL: exclusion does not rely on it, see `docs/operate/settings.md`.
         """
         link, releases = self.links[node.index], self._shared.releases
         process = None if node.info is None else node.info.run_id
@@ -292,7 +292,7 @@ class AnyLinkSet(ABC):
                 releases.note_sent(node.index, due)
 
     def _post(self, link: Any, requests: Sequence[Request], data: bytes, now: float) -> None:
-        """Send requests over a link, whose bytes are `data` but for what `encode` makes of them."""
+        """Send requests over a link; `data`: their bytes, unless the link encodes them itself."""
         for request in requests:
             if request.tally is not None:
                 request.tally.sent |= link.bit

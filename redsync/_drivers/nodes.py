@@ -104,8 +104,8 @@ class NodeStatus(NamedTuple):
 class Node:
     """One configured node.
 
-    The maintenance and the sets of links that lose it write to it. Every attribute is replaced as a whole,
-    or changed in one step, so no thread needs a lock.
+    The maintenance writes to it, and so do sets of links that lose theirs. Every attribute is replaced as a whole, or
+    changed in one step, so no thread needs a lock.
 
     Attributes:
         index: Its position in the client's list, and its bit in bit sets of nodes.

@@ -1,4 +1,4 @@
-"""Pending releases: what a node must still get: it was out of reach, or refused it, or may execute a former ask late.
+"""Pending releases: what a node must still get, as it was out of reach, refused it, or may execute a former ask late.
 
 A release or a rollback whose command did not reach a node, or was not answered, waits here until the maintenance
 delivers it. (Dynamo calls this a hinted hand-off.) Delivery is safe whenever it happens: each try after a rollback
@@ -7,9 +7,9 @@ makes a claim with a new number, so a late command finds none of the later claim
 A later command about the same claim makes the earlier ones needless: a hold count is set, never subtracted from, and a
 rollback leaves nothing. So of each claim only the latest command waits here, and none once the node has executed a
 later one. One case is left: the node may execute the later one while the earlier one is under way again over another
-connection. The worst of those are a release that only lowers a hold count, behind the next re-entry (`inspect` shows
-the lower count until the next renewal), and a rate limiter's permit that one node keeps for a window though it was
-rolled back.
+connection. At worst that is a release that only lowers a hold count, behind the next re-entry (`inspect` shows the
+lower count until the next renewal), or a rate limiter's permit that one node keeps for a window though it was rolled
+back.
 
 **Order across sets.** A link has an order, and two links have none between them. If an owner asks over one set and
 releases over another, a node that has not answered the ask yet may execute it behind the release, and would keep a
@@ -174,7 +174,7 @@ class PendingReleases:
 
 
 def keep_behind(request: Request, link_set: AnyLinkSet, shared: Shared, own: AnyLinkSet) -> None:
-    """Keep a release, just sent over a set, for the nodes that may execute what it follows late, over another set.
+    """Keep a release, just sent over a set, for nodes that may yet execute a command before it, over another set.
 
     It follows an ask for its claim. It also follows a renewal, which goes out over the maintenance's set (`own`) for
     all owners, and creates claims that a node has forgotten; and its owner's earlier asks, whatever their claims: each

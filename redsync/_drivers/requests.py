@@ -139,7 +139,7 @@ class Request(Waitable):
 
 
 class Codec(KeyTagging):
-    """How drivers encode commands for a node, and other differences: plain nodes, and voters with keys of one slot.
+    """How drivers encode commands for a node, and what else differs for a voter, whose keys all have one slot.
 
     Attributes:
         small_write: Commands that make a connection write something that replicas get.

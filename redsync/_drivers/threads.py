@@ -437,7 +437,7 @@ class ThreadRunner(AnyRunner[Life]):
             raise forked()
         call.owner = owner
 
-    def _request(self, effect: Broadcast, tally: Tally, life: Life) -> Request:
+    def _compose(self, effect: Broadcast, tally: Tally, life: Life) -> Request:
         request = Request(effect, tally)
         if not request.data:
             # It is made of the holds that live now, in one step with the choice.
@@ -460,7 +460,7 @@ class ThreadRunner(AnyRunner[Life]):
         tally = effect.tally(self._addresses)
         # First: that waits for the first connections, and the command may name the processes to which they lead.
         link_set = self._borrow(effect, call)
-        request = self._request(effect, tally, life)
+        request = self._compose(effect, tally, life)
         if not request.done:
             tally.sent_at = sent_at = clock()
             try:

@@ -1,6 +1,6 @@
 -- Purpose: hand a free lock over to the head of the queue, in the step in which it becomes free: no other owner can
 -- come in between, and the new holder needs no round to get it. An ask id "<number>+<ms>" names a lease, for which the
--- claim lasts. With any other the claim lasts only as long as the place, because the new holder may have stopped. If it
+-- claim lasts. With any other id the claim lasts only as long as the place, as the new holder may have stopped. If it
 -- is 0, or this node has not remembered for as long as the head requires, the script only wakes the head. The message
 -- names the ask that it answers: "<number or 0> <owner> <lock>". An older script, which knows no leases, repeats the
 -- whole id: then the head asks. The new holder keeps its place until it releases the lock, so no waiter overtakes it.

@@ -1,5 +1,5 @@
--- Purpose: set the hold count of a reentrant, fair or fenced lock, for people to read; at 0, also of a mutex, releases it:
--- deletes the lock and hands it over to the next waiter. Idempotent: a lock that is not ours does not change.
+-- Purpose: set the hold count of a reentrant, fair or fenced lock, for people to read. At 0 release that lock, or a
+-- mutex: delete it, and hand it over to the next waiter. Idempotent: a lock that is not ours does not change.
 -- KEYS[1] lock: hash claim -> hold count; or mutex: string
 -- KEYS[2] queue: zset owner -> arrival ms, or ticket of a fair lock
 -- KEYS[3] places: hash owner -> "expiry number ask-id guard channel"

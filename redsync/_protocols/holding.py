@@ -14,7 +14,7 @@ from redsync._core.quorum import Tally, Verdict, thoroughly
 from redsync._core.scripts import ClaimKind, Command
 from redsync._core.session import Session
 from redsync._core.timing import milliseconds
-from redsync._protocols.observed import tell_end as tell_observers
+from redsync._protocols.observed import tell_observers
 from redsync.exceptions import LeaseLostError, NotOwnedError
 
 __all__ = [
@@ -26,8 +26,8 @@ __all__ = [
     "release",
     "rollback",
     "rollback_of",
-    "tell_end",
     "wait_end",
+    "wake_end_waiters",
     "what_of",
 ]
 
@@ -85,7 +85,7 @@ def lose(state: HoldState, reason: str) -> Steps[None]:
     finally:
         # Even after an interruption the application must learn of the loss.
         try:
-            yield from tell_end(state)
+            yield from wake_end_waiters(state)
         finally:
             yield from notify(HoldLost(state.name, state.holder, reason, state))
 
@@ -115,7 +115,7 @@ def wait_end(state: HoldState, released: Callable[[], bool], now: float, timeout
         yield from expire(state)
 
 
-def tell_end(state: HoldState) -> Steps[None]:
+def wake_end_waiters(state: HoldState) -> Steps[None]:
     """Wake the sleepers that wait for the end of the hold, or of one of its acquisitions."""
     if state.end_waiters:
         yield from signal(state.end_key)
@@ -192,7 +192,7 @@ def _release(
         raise
     finally:
         if state.end_waiters:
-            yield from tell_end(state)
+            yield from wake_end_waiters(state)
     if tally.verdict is not _WON:
         yield from _accept_minority(state, tally)
 
@@ -218,7 +218,7 @@ def _leave(session: Session, state: HoldState) -> Steps[None]:
     """End a hold for its owner; nodes keep the claim until its lease ends."""
     state.left, state.count = True, 0
     session.holds.remove(state)
-    yield from tell_end(state)
+    yield from wake_end_waiters(state)
 
 
 def _break_off(session: Session, state: HoldState, error: BaseException) -> Steps[None]:
@@ -265,7 +265,7 @@ def _give_back(session: Session, state: HoldState) -> Steps[None]:
             yield from tell(rollback_of(state, leave=True))
         raise
     finally:
-        yield from tell_end(state)
+        yield from wake_end_waiters(state)
 
 
 def _lost(state: HoldState) -> LeaseLostError:

@@ -18,7 +18,7 @@ from redsync._core.session import Session
 from redsync._protocols.claims import AcquireRequest
 from redsync.exceptions import QuorumError
 
-__all__ = ["observed", "tell_end"]
+__all__ = ["observed", "tell_observers"]
 
 ResultT = TypeVar("ResultT")
 
@@ -49,7 +49,7 @@ def observed(
     return result  # type: ignore[no-any-return]
 
 
-def tell_end(state: HoldState, how: Literal["released", "given back"], steps: Steps[None]) -> Steps[None]:
+def tell_observers(state: HoldState, how: Literal["released", "given back"], steps: Steps[None]) -> Steps[None]:
     """Run a protocol that ends one acquisition of a hold or all; tell observers if none is left."""
     try:
         yield from steps
