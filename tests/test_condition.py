@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from redsync import LeaseLostError, NotOwnedError
+from redsync import KeyTypeError, LeaseLostError, NotOwnedError
 
 KINDS = {
     "lock": lambda client: client.get_lock("x"),
@@ -124,7 +124,7 @@ def test_wait_raises_when_the_hold_was_lost_and_leaves_no_waiter_if_that_is_know
     assert lock.acquire(False)
 
 
-# Multi-locks; `test_multi_lock` shows that all or none are acquired, and a wait ends with the same acquire.
+# Multi-locks
 
 multi = pytest.mark.parametrize("lock", ["multi of reentrant ones"], indirect=True)
 
@@ -160,6 +160,19 @@ def test_wait_and_notify_raise_without_all_locks_and_release_nothing(lock, condi
     with pytest.raises(NotOwnedError):
         lock._release_save()
     assert single.owned()
+
+
+@multi
+def test_locks_of_a_multi_lock_are_acquired_again_all_or_none(lock, client, raw, eventually):
+    lock.acquire()
+    saved = lock._release_save()
+    eventually(lambda: free(raw))
+    for node in raw:
+        node.rpush("redsync:x", "theirs")
+    with pytest.raises(KeyTypeError):
+        lock._acquire_restore(saved)
+    assert not client.get_fenced_lock("a").owned()
+    eventually(lambda: raw.count("redsync:a") == 0)
 
 
 @multi

@@ -129,6 +129,15 @@ def test_close_leaves_the_lock_of_a_waiting_release_to_its_lease(make_client, ot
     assert 2.5 <= wait_until_free(rival.get_lock("x"), began) < FREE_LATE
 
 
+@pytest.mark.usefixtures("both_flavours")
+def test_close_frees_the_lock_whose_shortest_time_is_over(make_client):
+    client = make_client()
+    assert client.get_lock("x", min_hold=0.1).acquire()
+    time.sleep(0.1)
+    client.close()
+    assert not make_client().get_lock("x").locked()
+
+
 def test_thread_that_ends_leaves_the_lock_to_its_lease(make_client, make_worker):
     client, rival, worker = make_client(lease=LEASE), make_client(), make_worker()
     began = time.monotonic()
