@@ -22,6 +22,18 @@ def test_each_call_acquires_one_and_waits_for_it(client):
     assert all(later - sooner >= 0.4 for sooner, later in zip(instants, instants[2:], strict=False))
 
 
+def test_call_that_the_rate_does_not_allow_in_time_follows_on_busy(client):
+    limiter, calls = client.get_rate_limiter("x", 1, 60, timeout=0.1), []
+    call = limiter(calls.append)
+    call(1)
+    for busy in (call, limiter(timeout=0.3)(calls.append)):
+        with pytest.raises(AcquireTimeout):
+            busy(2)
+    assert limiter(timeout=0, on_busy="skip")(calls.append)(3) is None
+    assert limiter(timeout=0, on_busy=lambda number: -number)(calls.append)(4) == -4
+    assert calls == [1]
+
+
 def test_decorator_is_refused_with_an_invalid_option(client):
     limiter = client.get_rate_limiter("x", 1, 60)
     with pytest.raises(ValueError, match="on_busy"):
