@@ -187,6 +187,12 @@ def test_guard_is_one_lease_by_default_and_a_single_node_is_trusted():
             assert client.runner.session.timing.restart_guard == guard
 
 
+def test_error_of_fresh_nodes_says_when_they_grant():
+    possible = r"2 must answer, which is possible in [0-9]+\.[0-9] s \["
+    with LocalNodes(3) as nodes, nodes.client(restart_guard=30) as client, pytest.raises(QuorumError, match=possible):
+        client.get_lock("x", timeout=0).__enter__()
+
+
 # Settings from the environment
 
 VARIABLES = ["REDSYNC_URLS", "REDSYNC_PREFIX", "REDSYNC_LEASE", "REDSYNC_RESTART_GUARD"]

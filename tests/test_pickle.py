@@ -1,5 +1,6 @@
 """Pickled locks and clients: they carry a name, options and the nodes' URLs, and never a hold."""
 
+import copy
 import math
 import multiprocessing
 import os
@@ -7,8 +8,9 @@ import pickle
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
+import redis
 
-from redsync import ClientClosedError
+from redsync import Client, ClientClosedError
 
 
 def again(thing, protocol=None):
@@ -72,6 +74,13 @@ def test_options_of_a_pair_and_a_backoff_come_back(client):
         assert again(pair).write_lock.owned(), "of this thread, from any object"
     polling = again([client.get_mutex("x", backoff=math.sqrt), client.get_mutex("y")])
     assert [lock._backoff for lock in polling] == [math.sqrt, None]
+
+
+def test_copy_of_a_lock_keeps_its_client(nodes):
+    """Even one that can't be pickled, as it was made of clients of redis-py."""
+    given = [redis.Redis(port=port) for port in nodes.ports]
+    with Client(given, restart_guard=0) as client, copy.deepcopy(client.get_lock("x", timeout=5)) as hold:
+        assert hold.owner.startswith(client.id)
 
 
 def take(lock, other, client):

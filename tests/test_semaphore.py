@@ -90,6 +90,22 @@ def test_with_acquires_and_releases_permits(client, semaphore):
     assert semaphore.available() == 3
 
 
+# Slots.
+
+
+def test_permit_tells_which_slots_it_has(client):
+    semaphore = client.get_semaphore("gpus", 3)
+    with semaphore as first, semaphore as second, semaphore as third:
+        assert sorted(first.slots + second.slots + third.slots) == [0, 1, 2]
+        assert [first.slots] == [holder.slots for holder in semaphore.holders() if holder.id == first.id]
+    several = semaphore.acquire(n=2)
+    assert len(several.slots) == 2
+    semaphore.release()
+    assert len(several.slots) == 1
+    several.release()
+    assert several.slots == ()
+
+
 # Leases and loss.
 
 

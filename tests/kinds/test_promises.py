@@ -13,6 +13,7 @@ import weakref
 import pytest
 
 from redsync import AcquireTimeout, KeyTypeError, NotOwnedError
+from redsync._kinds import KINDS
 from tests.support.kinds import LOCKS, each_facade, each_kind, each_kind_of, each_kind_once, family, waits_in_line
 from tests.support.locks import PATIENCE, timed
 
@@ -107,7 +108,7 @@ def test_kinds_of_one_name_exclude_each_other_or_are_refused(lock, kind, make_cl
 
 @each_kind
 def test_timeout_is_kept_and_leaves_no_place_in_a_queue(client, kind, theirs, raw, eventually):
-    with theirs:
+    with theirs as hold:
         eventually(lambda: raw.count("redsync:x") == 5)
         held = raw.keys()
         for timeout in (0.0, 0.3):
@@ -117,6 +118,9 @@ def test_timeout_is_kept_and_leaves_no_place_in_a_queue(client, kind, theirs, ra
         with pytest.raises(AcquireTimeout, match="'x'") as info, LOCKS[kind](client, timeout=0.3):
             pytest.fail("ran without the lock")
         assert (info.value.name, info.value.timeout) == ("x", 0.3)
+        if kind in KINDS and kind != "multi":
+            assert info.value.holder == hold.owner
+            assert f"{KINDS[kind].noun.replace('_', ' ')} 'x' was still held by {hold.owner}" in str(info.value)
         assert client.inspect("x").waiters == ()
         eventually(lambda: raw.keys() == held)
 
@@ -151,6 +155,8 @@ def test_invalid_arguments_are_refused(client, lock, kind, raw):
             LOCKS[kind](client, **options)
     with pytest.raises(ValueError, match="max_hold"):
         LOCKS[kind](client, max_hold=0)
+    with pytest.raises(TypeError, match=r"timeout must be a number of seconds.*not '3'"):
+        LOCKS[kind](client, timeout="3")
     for name in ("", "x" * 513):
         with pytest.raises(ValueError, match="1 to 512 bytes"):
             LOCKS[kind](client, name)
