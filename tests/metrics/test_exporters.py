@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from redsync import QuorumError
+from redsync.metrics.instruments import INSTRUMENTS
 from redsync.metrics.otel import OpenTelemetryMetrics
 from redsync.metrics.prometheus import _UNITS, PrometheusMetrics
 from tests.support.locks import PATIENCE, SHORT, flush
@@ -169,3 +170,21 @@ def test_limiters_and_semaphores_are_scraped(make_client, metrics, scrape):
         permit.release()
     assert found["redsync_limiter_permits_total", "admitted", "api"] == 2
     assert found["redsync_limiter_permits_total", "api", "refused"] == 2
+
+
+# The collector of Prometheus.
+
+
+def test_collector_names_its_metrics_before_the_first_event():
+    metrics = PrometheusMetrics(registry=None)
+    described = {family.name for family in metrics.describe()}
+    assert len(described) == len(INSTRUMENTS)
+    assert described == {family.name for family in metrics.collect()}
+
+
+def test_registry_refuses_a_second_set():
+    registry = CollectorRegistry()
+    PrometheusMetrics(registry=registry)
+    with pytest.raises(ValueError, match="Duplicated"):
+        PrometheusMetrics(registry=registry)
+    assert PrometheusMetrics(registry=None, group_of=str, max_groups=5) is not None
