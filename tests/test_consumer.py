@@ -9,7 +9,7 @@ import pytest
 
 import redsync
 import redsync.testing
-from tests.test_twins import twins
+from tools import twins
 
 TYPING = Path(__file__).parent / "typing"
 SYNTAX = {"__enter__", "__aenter__", "__call__"}

@@ -16,7 +16,6 @@ with the reason.
 """
 
 import doctest
-import importlib.util
 import os
 import re
 import shlex
@@ -32,6 +31,7 @@ import pytest
 from redsync.cli import exits
 from redsync.cli.arguments import COMMANDS, parse
 from tests.support.nursery import LIBRARY, WarmPython
+from tools import self_contained
 
 pytestmark = pytest.mark.timeout(400)  # a page on a busy machine
 
@@ -304,7 +304,4 @@ def test_pages_show_no_stray_stars():
     ],
 )
 def test_build_finds_what_pages_would_fetch_from_elsewhere(html, found):
-    spec = importlib.util.spec_from_file_location("self_contained", ROOT / "tools" / "self_contained.py")
-    tool = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
-    assert tool.foreign(html) == found
+    assert self_contained.foreign(html) == found

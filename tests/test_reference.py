@@ -1,6 +1,5 @@
 """The reference describes every public name, and nothing twice; threads and asyncio stand side by side."""
 
-import importlib.util
 import inspect
 import re
 from pathlib import Path
@@ -9,6 +8,7 @@ import pytest
 
 import redsync
 from redsync import exceptions
+from tools import beside
 
 ROOT = Path(__file__).parents[1]
 PAGES = [path.read_text() for path in (ROOT / "docs" / "reference").glob("*.md")]
@@ -23,9 +23,6 @@ def test_reference_describes_every_public_name_once():
 @pytest.fixture(scope="module")
 def built():
     """The reference as it is built, with its tables."""
-    spec = importlib.util.spec_from_file_location("beside", ROOT / "tools" / "beside.py")
-    beside = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(beside)
     return "\n".join(beside.with_tables(page) for page in PAGES)
 
 

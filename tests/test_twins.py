@@ -1,12 +1,6 @@
 """The facades for threads are generated from those for asyncio: their code, but not their descriptions."""
 
-import importlib.util
-from pathlib import Path
-
-PATH = Path(__file__).parents[1] / "tools" / "twins.py"
-SPEC = importlib.util.spec_from_file_location("twins", PATH)
-twins = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(twins)
+from tools import twins
 
 SOURCE = '''
 class AsyncThing:

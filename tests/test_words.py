@@ -1,14 +1,8 @@
 """Banned phrases: found wherever people read them, except in allowed places."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 
-PATH = Path(__file__).parents[1] / "tools" / "words.py"
-SPEC = importlib.util.spec_from_file_location("words", PATH)
-words = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(words)
+from tools import words
 
 
 def found(text):
