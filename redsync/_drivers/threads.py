@@ -346,13 +346,14 @@ class ThreadRunner(AnyRunner[Life]):
             result = self.drive(steps, call, self._perform)
         finally:
             try:
-                life.active.pop(call, None)
                 # Again, for an exception that struck as a step ended.
                 life.ours.stepping = False
                 if call.sets or call.subscribed:
                     call.end()
+                # Only now: a client that closes before that would throw the set away.
+                life.active.pop(call, None)
             finally:
-                # Again, for an exception that struck before the first time: the call would stay there, with its set.
+                # Again, for an exception that struck before the first time: the call would stay there.
                 life.active.pop(call, None)
         life.require_process()  # Its last reply may have been the parent's.
         return result

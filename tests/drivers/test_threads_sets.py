@@ -208,6 +208,23 @@ def test_rollback_after_an_interruption_is_left_to_the_maintenance(make_lasting,
     eventually(lambda: not any(node.former for node in client.runner.nodes))
 
 
+def test_call_is_under_way_until_it_has_returned_its_set(make_lasting, monkeypatch):
+    """A closing client waits for it: else it would throw the set away, with what nodes have not received yet."""
+    client = make_lasting()
+    connect_set(client)
+    life, end, under_way = client.runner.life, Call.end, []
+
+    def watched(call):
+        end(call)
+        under_way.append(call in life.active)
+
+    monkeypatch.setattr(Call, "end", watched)
+    with client.get_lock("x"):
+        pass
+    assert under_way == [True, True]
+    assert not life.active
+
+
 # Processes and clocks.
 
 
