@@ -541,8 +541,6 @@ class AnyMaintenance(ABC, Generic[SetT]):
 
     def _next_at(self, until: float) -> float:
         """Return when there is something to do, without news."""
-        if self._alarmed:
-            return -math.inf
         due_at = self._life.releases.due_at
         return min(
             until,

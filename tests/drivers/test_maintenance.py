@@ -146,6 +146,12 @@ def test_posted_round_that_its_thread_gives_up_is_done(tended, answered):
     assert request.tally.without_quorum != answered
 
 
+def test_alarm_during_a_round_does_not_keep_the_maintenance_busy(tended):
+    """The watchdog looks when the round is over; until then there is nothing to do."""
+    tended.maintenance.alarm()
+    assert next(tended.maintenance.turn(tended.desk.now + 60)) > tended.desk.now
+
+
 def test_posted_round_that_no_node_gets_ends_at_once(tended):
     for link in list(tended.own.links):
         tended.own.discard(link, "gone")
