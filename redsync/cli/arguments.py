@@ -171,8 +171,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--completion", action=_Completion, choices=("bash", "zsh", "fish"), help="print a shell's completion and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands", required=True)
     _add_lock(commands)
-    _add_inspecting(commands)
-    _add_local(commands)
+    _add_others(commands)
     return parser
 
 
@@ -205,8 +204,8 @@ def _matching(limit: int) -> argparse.ArgumentParser:
     return options
 
 
-def _add_inspecting(commands: Any) -> None:
-    """Add the commands that inspect a deployment."""
+def _add_others(commands: Any) -> None:
+    """Add the commands that inspect a deployment, and those that start servers on this machine."""
     json, nodes, named = _options(), _options(), _options()
     json.add_argument("--json", action="store_true", help="write JSON to standard output")
     _add_nodes(nodes)
@@ -232,11 +231,7 @@ def _add_inspecting(commands: Any) -> None:
     text = "address to serve on (default: 127.0.0.1:9465; port 0 picks a free port)"
     exporter.add_argument("--listen", type=_ADDRESS, default="127.0.0.1:9465", metavar="HOST:PORT", help=text)
 
-
-def _add_local(commands: Any) -> None:
-    """Add the commands that start servers on this machine."""
-    dev = _add(commands, "dev", "run throwaway local nodes until Ctrl-C; print what to export")
-    dev.add_argument("--json", action="store_true", help="write JSON to standard output")
+    dev = _add(commands, "dev", "run throwaway local nodes until Ctrl-C; print what to export", json)
     dev.add_argument("-n", "--nodes", type=_COUNT, default=3, metavar="N", help="number of nodes (default: 3)")
     summary = "watch processes compete for locks while nodes fail, and check every acquisition"
     add = _add(commands, "demo", summary).add_argument

@@ -323,7 +323,12 @@ def take_away(options: Any) -> int:
         return status or BROKEN
     kind, claim = next((each for each in held if each[1].client), held[0])
     if not options.yes:
-        _confirm(f"Release the {kind} '{shown(options.name)}' held by {who(claim.owner, claim.client)}?")
+        if not sys.stdin.isatty():
+            raise SetupError("can't ask for confirmation, as standard input is not a terminal: pass --yes")
+        question = f"Release the {kind} '{options.name}' held by {who(claim.owner, claim.client)}?"
+        tell(f"{shown(question)}\nIt may still be at work until its next renewal or release. [y/N] ")
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            raise SetupError("nothing was changed", BROKEN)
     commands = break_commands(nodes.prefix, name, held)
     done = nodes.ask(lambda client: 1 in execute(client, commands))
     broken = sum(each.value is True for each in done)
@@ -333,11 +338,3 @@ def take_away(options: Any) -> int:
     else:
         put(f"released on {broken} of {len(done)} nodes")
     return nodes.conclude(done) or (FINE if broken else BROKEN)
-
-
-def _confirm(question: str) -> None:
-    if not sys.stdin.isatty():
-        raise SetupError("can't ask for confirmation, as standard input is not a terminal: pass --yes")
-    tell(f"{shown(question)}\nIt may still be at work until its next renewal or release. [y/N] ")
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise SetupError("nothing was changed", BROKEN)

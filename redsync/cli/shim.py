@@ -203,7 +203,10 @@ class Shim:
             self._pipe.send("over", 0, None, error.errno)
             return False
         self._tree.lead(self._process.pid, group)
-        _leave_streams()
+        # A reader of the command's output must not wait for our end.
+        nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        for stream in range(3):
+            os.dup2(nothing, stream)
         self._pipe.send("running", self._process.pid)
         # `_launch` has killed a command that did not start in time, even if the pipe has renewals by now.
         self._decide(now())
@@ -292,10 +295,3 @@ class Shim:
                 code = self._process.returncode = os.waitstatus_to_exitcode(status)
                 self._status = SIGNALLED - code if code < 0 else code
                 self._schedule.due[BEHIND] = now() + self._policy.kill_after
-
-
-def _leave_streams() -> None:
-    """Close our input and output: a reader of the command's output must not wait for the shim's end."""
-    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    for stream in range(3):
-        os.dup2(nothing, stream)

@@ -220,7 +220,9 @@ class Supervisor:
                     self._hear(*words)
                 # Before the command starts they wait for it; after its end they end `--min-hold`.
                 for number in self._signals.take() if self._runs and not self._over else ():
-                    self._forward(number)
+                    # A command in our group has already received a signal that comes from a key of the terminal.
+                    if not (self._group and number in KEYS and has_terminal()):
+                        self._shim.tree.forward(number)
                 if self._pipe.closed and not self._over:
                     self.reason = DESERTED
                     self._end_all()
@@ -268,8 +270,3 @@ class Supervisor:
         elif what == "over":
             self.status, self.reason, self.errno = rest
             self._over = True
-
-    def _forward(self, number: int) -> None:
-        # A command in our group has already received a signal that comes from a key of the terminal.
-        if not (self._group and number in KEYS and has_terminal()):
-            self._shim.tree.forward(number)
