@@ -204,16 +204,6 @@ def test_new_holder_that_asks_or_renews_gets_its_lease(each, heard, lasts, by):
     assert lasts(each.left(), LEASE)
 
 
-def test_woken_waiter_is_overtaken_by_a_newcomer_and_woken_again(claims, heard):
-    """It only learned that the lock is free. Its place is still the first."""
-    claims.acquire()
-    claims.line_up(OTHER, THIRD)
-    claims.release()
-    assert claims.acquire(FOURTH) == NEW
-    claims.release(FOURTH)
-    assert heard() == [claims.said(OTHER)] * 2
-
-
 # Nodes that forgot, or can't write.
 
 
@@ -358,16 +348,3 @@ def test_repeated_end_of_a_claim_does_not_touch_the_new_holders(each, heard, cal
     assert each.node.dump() == before
     assert 0 < each.left() <= left or not ask_id
     assert heard() == []
-
-
-def test_former_holder_that_still_had_a_place_gets_no_hand_over(each, heard, give_back):
-    """It may have been queueing here when the others granted, or have got the lock by a hand-over."""
-    each.acquire(OTHER)
-    each.line_up(ME, THIRD, ask_id=7)
-    each.release(OTHER)
-    assert each.holder() == ME
-    heard()
-    give_back()
-    assert each.holder() == THIRD
-    assert heard() == [each.said(THIRD, 7)]
-    assert each.waiters() == [THIRD]

@@ -154,15 +154,6 @@ def test_release_with_too_few_nodes_beyond_the_validity_is_a_loss(toy):
         run_release(toy, state, ("ask lock_release", toy.all_say("down", takes=0.1)))
 
 
-def test_release_of_an_expired_hold_drops_it_and_raises_the_loss(toy):
-    state = toy.take()
-    toy.now = state.valid_until
-    with pytest.raises(LeaseLostError, match="ended without a renewal"):
-        run_release(toy, state, *LOSS)
-    assert len(toy.session.holds) == 0
-    assert not state.live
-
-
 def test_release_waits_for_nodes_no_longer_than_a_round(toy):
     state = toy.take(lease=2.0)
     run_release(toy, state, ("ask lock_release", toy.all_say(HAD)))

@@ -8,7 +8,6 @@ from redsync.exceptions import LeaseLostError, QuorumError
 from tests.support.injection import inject_at_calls as inject
 from tests.support.toy_replies import LOSS, NEW, without_quorum
 
-HAD = 1
 LEASE, DRIFT = 30.0, 0.302
 EXTENDS = "ask lock_renew"
 
@@ -23,15 +22,6 @@ def test_reentry_counts_and_tells_nodes_the_count(toy, before, more):
     assert run_reenter(toy, "tell lock_release", holds=more) is state
     assert state.count == toy.commands[-1].args[1] == before + more
     assert list(toy.session.holds) == [state]
-
-
-def test_release_of_one_of_several_acquisitions_waits_for_no_node(toy):
-    state = toy.take()
-    run_reenter(toy, "tell lock_release")
-    toy.play(release(toy.session, state, toy.now), "tell lock_release")
-    assert state.valid(toy.now)
-    toy.play(release(toy.session, state, toy.now), ("ask lock_release", toy.all_say(HAD)))
-    assert not toy.session.holds
 
 
 def test_reentry_of_a_lost_or_expired_hold_asks_no_node_and_wins_nothing(toy):

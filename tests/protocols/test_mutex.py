@@ -4,11 +4,10 @@ import pytest
 
 from redsync._protocols.holding import lose, release
 from redsync._protocols.mutex import MUTEX, Possession, acquire
-from redsync.exceptions import LeaseLostError, QuorumError
+from redsync.exceptions import LeaseLostError
 from tests.support.toy_replies import LOSS
 
 NEW = 1
-LEASE, DRIFT = 30.0, 0.302
 
 
 @pytest.fixture
@@ -31,15 +30,6 @@ def busy(toy, by=b"285475da-9152-4c83-822a-67ee2f116a79:1:1"):
 
 
 # Possession.
-
-
-def test_acquire_takes_possession(toy, possession):
-    state = take(toy, possession)
-    assert possession.state is state
-    assert possession.acquired_by is toy.owner
-    assert possession.is_held
-    assert state.valid_until == pytest.approx(1000.0 + LEASE - DRIFT)
-    assert list(toy.session.holds) == [state]
 
 
 def test_possession_outlasts_a_loss_until_the_release(toy, possession):
@@ -130,18 +120,3 @@ def test_acquire_interrupted_while_it_releases_the_new_claim_leaves_nothing(toy,
     steps, *script = waiting_while(toy, possession, lost)
     assert toy.interrupt(steps, [*script, "tell lock_release"], len(script)) == ["tell lock_abandon, leave"]
     assert list(toy.session.holds) == [first]
-
-
-# Refused.
-
-
-def test_refused_acquire_does_not_change_the_possession(toy, possession):
-    steps = acquiring(toy, possession, timeout=0.0)
-    assert toy.play(steps, ("ask mutex_acquire", busy(toy)), "tell lock_abandon") is None
-    assert possession.state is None
-    with pytest.raises(QuorumError):
-        toy.play(
-            acquiring(toy, possession, timeout=0.0),
-            ("ask mutex_acquire", toy.all_say("down", sent=0)),
-        )
-    assert not possession.is_held

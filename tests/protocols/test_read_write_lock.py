@@ -9,7 +9,6 @@ from redsync._protocols.surveys import force_release, is_held
 from redsync.exceptions import LeaseLostError, UpgradeError
 
 NEW = 1
-A = b"client-a:1"
 KEYS = {kind: LockKeys.of(b"redsync:", b"x", kind.mode) for kind in (READ, WRITE)}
 ASK = "ask read_write_lock_acquire for a place"
 """Every new acquire, even one that wants no place."""

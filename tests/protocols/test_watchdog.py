@@ -73,15 +73,6 @@ def test_watchdog_retries_silence_and_gives_up_when_the_validity_is_over(toy):
     assert toy.events[-1] == HoldLost("x", str(toy.owner), state.lost, state)
 
 
-def test_watchdog_keeps_a_hold_over_a_rolling_restart(toy):
-    """Healed nodes count from the next renewal on, so a node at a time may forget."""
-    state = take(toy)
-    rounds = iter([toy.codes(*[HEALED if node == restarted else OURS for node in range(5)]) for restarted in range(5)])
-    toy.run_watchdog(lambda command: next(rounds), sleeps=8)
-    assert next(rounds, None) is None
-    assert state.valid(toy.now + 20.0)
-
-
 def test_watchdog_renews_a_hold_that_was_acquired_while_it_slept(toy):
     states = []
 
