@@ -414,7 +414,7 @@ def test_bytes_that_no_node_sends_end_the_link_and_fail_what_it_has_to_answer(de
     assert desk.pending() == [0, 0 if is_answered else 1, 0]
 
 
-@pytest.mark.parametrize("header", [b"$2000000000\r\n", b"*900000\r\n$100000000\r\n", b"=100000000\r\n"])
+@pytest.mark.parametrize("header", [b"$2000000000\r\n", b"*900000\r\n$100000000\r\n", b"=100000000\r\n", b"+"])
 def test_answer_without_an_end_ends_the_link(desk, link_set, fars, header):
     request, piece, sent = desk.ask(link_set), b"x" * 16384, 0
     fars[1].say(header)
