@@ -18,11 +18,7 @@ import redis.asyncio
 from redsync import AsyncClient, Client, ClientClosedError, ConfigurationError, NodeStatus, QuorumError
 from redsync._kinds import LOCKS
 from redsync.testing import LocalNodes
-from tests.support.locks import PATIENCE, timed
-
-
-def states(client):
-    return [status.state for status in client.nodes()]
+from tests.support.locks import PATIENCE, states, timed
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from redsync import NodeChanged
 from redsync._drivers.aio_link_sets import AioLinkSet
 from tests.aio_support import both_loops, claims, client_of, in_loop, run, structures, turns, until, uvloop_in_sweeps
 from tests.drivers.conftest import LOOKS, stand_by
-from tests.support.locks import PATIENCE
+from tests.support.locks import PATIENCE, states
 
 ENDLESS = 30
 
@@ -25,10 +25,6 @@ def events():
 @pytest.fixture
 def make_client(nodes, events):
     return lambda **options: client_of(nodes, **{"listeners": [events.append], **options})
-
-
-def states(client):
-    return [status.state for status in client.nodes()]
 
 
 @both_loops

@@ -14,11 +14,8 @@ from redsync._drivers.handshake_connections import open_connection, pack
 from redsync._drivers.nodes import make_nodes
 from redsync.testing import LocalNodes
 from tests.aio_support import both_loops, claims, client_of, in_loop, structures, turns, until, uvloop_in_sweeps
+from tests.support.locks import states
 from tests.support.scripted import ask
-
-
-def states(client):
-    return [status.state for status in client.nodes()]
 
 
 async def use_alone(client):

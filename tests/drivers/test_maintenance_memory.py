@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from redsync import QuorumError
-from tests.support.locks import PATIENCE
+from tests.support.locks import PATIENCE, states
 
 GUARD = 2.0
 """Seconds; long enough for a test's steps within it on a busy machine."""
@@ -36,10 +36,6 @@ def births(raw):
     """Return the kind of each node's birth record, None where there is none."""
     records = [node.get(BIRTH) for node in raw]
     return [record and record.split()[0] for record in records]
-
-
-def states(client):
-    return [status.state for status in client.nodes()]
 
 
 # First use.

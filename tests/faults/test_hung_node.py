@@ -2,6 +2,8 @@
 
 import pytest
 
+from tests.support.locks import states
+
 pytestmark = [pytest.mark.usefixtures("both_flavours", "all_nodes_met"), pytest.mark.asyncio_too]
 
 LONG = 120.0
@@ -20,10 +22,6 @@ def lock(client):
     with lock:  # everything is connected, and every script is loaded
         pass
     return lock
-
-
-def states(client):
-    return [node.state for node in client.nodes()]
 
 
 def pairs(lock):

@@ -2,7 +2,6 @@
 
 import pytest
 
-from redsync._core.effects import Broadcast
 from redsync._core.latches import LatchState
 from redsync._protocols.acquiring import acquire_new
 from redsync._protocols.claims import AcquireRequest
@@ -281,28 +280,10 @@ def test_setter_that_stalled_for_too_long_does_not_claim_success(world, ada, bob
     world.now += 6.0
     for _ in range(4):
         next(bobs)
-    with pytest.raises(QuorumError):
+    with pytest.raises(QuorumError, match="too late"):
         finish(adas)
     assert finish(bobs) is True
     assert LatchCaller(world).count() == 2
-
-
-def test_setter_that_stalled_while_nodes_answered_does_not_claim_success(world, ada):
-    steps = world.play(set_count(ada.session, ada.latch, ada.owner, 2, world.now))
-    for _ in range(4):
-        next(steps)
-    exchange = world.perform
-
-    def stand_still(effect):
-        reply = exchange(effect)
-        world.now += 6.0
-        if isinstance(effect, Broadcast):
-            reply.at = world.now
-        return reply
-
-    world.perform = stand_still
-    with pytest.raises(QuorumError, match="too late"):
-        finish(steps)
 
 
 # Write-backs, and the answers of nodes that forgot.

@@ -34,6 +34,11 @@ def values(raw, key="redsync:x"):
     return [node.get(key) for node in raw]
 
 
+def states(client):
+    """Return the state of each node, as the client sees it."""
+    return [status.state for status in client.nodes()]
+
+
 def connect_set(client, count=1):
     """Wait until a client for threads has that many sets of connections to all its nodes, for threads that ask."""
     client.runner.connect()
