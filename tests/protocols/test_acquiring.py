@@ -47,18 +47,6 @@ def test_acquire_is_won_by_a_quorum_of_granted(toy):
     assert toy.alarms == 1
 
 
-@pytest.mark.parametrize("n", range(1, 8))
-def test_acquire_needs_more_than_half_of_any_number_of_nodes(make_toy, n):
-    quorum = n // 2 + 1
-    toy = make_toy(n)
-    assert toy.acquire(("ask lock_acquire", toy.answers(*[NEW] * quorum, *[held()] * (n - quorum))))
-    toy = make_toy(n)
-    answers = toy.answers(*[NEW] * (quorum - 1), *[held()] * (n - quorum + 1))
-    rollback = ["tell lock_abandon"] if quorum > 1 else []
-    assert toy.acquire(("ask lock_acquire", answers), *rollback, timeout=0.0) is None
-    assert len(toy.session.holds) == 0
-
-
 def test_hold_that_acquire_returns_is_valid_at_that_instant(toy):
     """Even if max_hold is over before the nodes have answered."""
     late = toy.all_say(NEW, takes=0.2)
@@ -131,18 +119,6 @@ def test_no_quorum_is_an_error_at_once_without_blocking(toy):
     assert "quarantined for 12 s" in str(error)
     assert "'x'" in str(error)
     assert len(toy.session.holds) == 0
-
-
-@pytest.mark.parametrize(
-    "replies",
-    [
-        ("down", "down", held(), NEW, NEW),
-        ("down", held(), held(), held(), "down"),
-        (NEW, held(by=A), held(by=B), held(by=B), "down"),
-    ],
-)
-def test_two_failures_of_five_and_split_votes_are_not_an_outage(toy, replies):
-    assert toy.acquire(("ask lock_acquire", toy.answers(*replies)), "tell lock_abandon", timeout=0.0) is None
 
 
 # Memory of nodes and of Python.

@@ -98,17 +98,6 @@ def test_lock_handed_over_by_too_few_at_the_deadline_is_left(toy):
     )
 
 
-# Ask ids.
-
-
-def test_wait_has_the_mark_of_the_latest_ask(toy):
-    """A hand-over in reply to an earlier ask may end before the others."""
-    again = [(ASK, busy(toy)), (SLEEP, toy.slept(0.1))]
-    toy.acquire(("ask lock_acquire", busy(toy)), *again * 3, (ASK, won(toy)))
-    assert ask_ids(toy) == [None, b"1", b"2", b"3", b"4"]
-    assert [wait.ask_id for wait in toy.waits] == [b"1", b"2", b"3"]
-
-
 # For how long.
 
 
