@@ -156,7 +156,7 @@ USES = {
     "rate limiter": lambda client, name: use_limiter(client.get_rate_limiter(name, 100, 1.0)),
     "latch": lambda client, name: use_latch(client.get_count_down_latch(name)),
 }
-"""Kinds with replies of their own; `test_answers` has the nonsense for all protocols."""
+"""Kinds that have their own replies; `test_answers` has the nonsense for all protocols."""
 
 
 @pytest.mark.parametrize("times", [5, *swept(15)])
