@@ -6,12 +6,15 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from statistics import median
 from typing import Any, Final
 
+import redis
 from redis.exceptions import ResponseError
 
 from redsync._core.client_records import ClientRecord
+from redsync._core.clusters import KeyTagging
 from redsync._core.keys import client_key
 from redsync._core.memory import BIRTH_KEY, Birth
 from redsync._protocols.surveys import look_command
@@ -28,7 +31,7 @@ from redsync.cli.doctor_checks import (
 )
 from redsync.cli.exits import BROKEN, FINE, UNCONFIGURED, SetupError, state_of
 from redsync.cli.output import put, told, write_json
-from redsync.cli.queries import Node, NodeClient, Nodes, execute, in_one_line
+from redsync.cli.queries import Node, Nodes, execute, in_one_line
 
 PINGS: Final = 11
 KEYS_MAX: Final = 1_000_000
@@ -41,7 +44,7 @@ def doctor(options: Any) -> int:
     nodes = Nodes(options)
     guard = _restart_guard(nodes.nodes)
     answers, surveys = (
-        nodes.ask(lambda client: _examine(client, nodes.prefix)),
+        nodes.ask(partial(_examine, nodes.prefix)),
         nodes.visit(lambda node: list(node.survey())),
     )
     reports = [answer.value or Report(answer.node, error=answer.error) for answer in answers]
@@ -70,7 +73,7 @@ def _restart_guard(nodes: Sequence[Node]) -> float:
         raise SetupError(f"{name} must be a number of seconds, not {text!r}", UNCONFIGURED) from None
 
 
-def _examine(client: NodeClient, prefix: bytes) -> Report:
+def _examine(prefix: bytes, client: redis.Redis, tagging: KeyTagging) -> Report:
     """Query one node for everything; a refused query leaves its fields unset, any other error is raised."""
     spent = []
     for _ in range(PINGS):
@@ -79,17 +82,17 @@ def _examine(client: NodeClient, prefix: bytes) -> Report:
         spent.append(time.perf_counter() - begun)
     report = Report("", latency=median(spent), info=checked(_allowed(client.info) or {}))
     try:
-        execute(client, [look_command(prefix, b"redsync doctor")])
+        execute(client, tagging, [look_command(prefix, b"redsync doctor")])
     except ResponseError as error:
         report.scripts = in_one_line(error)
-    report.clients = _allowed(lambda: _clients(client))
+    report.clients = _allowed(lambda: _clients(client, tagging.key(client_key(""))))
     begun = time.time()
     if stamp := _allowed(client.time):
         clock = stamp[0] + stamp[1] / 1e6
         # Estimate: the node reads its clock halfway through the round trip.
         report.offset = clock - (begun + time.time()) / 2
         with contextlib.suppress(ResponseError, ValueError):
-            record: Any = client.get(client.tagging.key(BIRTH_KEY))
+            record: Any = client.get(tagging.key(BIRTH_KEY))
             report.birth, report.is_birth_known = Birth.read(record, clock), True
     return report
 
@@ -102,11 +105,10 @@ def _allowed(question: Callable[[], Any]) -> Any:
         return None
 
 
-def _clients(client: NodeClient) -> dict[str, Heard] | None:
-    """Return the clients that have a record on a node; None if it has too many keys to scan."""
+def _clients(client: redis.Redis, begin: bytes) -> dict[str, Heard] | None:
+    """Return the clients that have a record on a node, whose keys begin so; None if it has too many keys to scan."""
     if client.dbsize() > KEYS_MAX:
         return None
-    begin = client.tagging.key(client_key(""))
     keys = list(client.scan_iter(begin + b"*", count=1000))
     pipeline = client.pipeline(transaction=False)
     for key in keys:

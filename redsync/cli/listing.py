@@ -24,10 +24,13 @@ from redsync._protocols.surveys import (
 from redsync.cli.arguments import encoded
 from redsync.cli.exits import BROKEN, FINE, SIGNALLED, SetupError, state_of
 from redsync.cli.output import clock, put, shown, tell, told, warn, write_json
-from redsync.cli.queries import Answer, Node, NodeClient, Nodes, execute, look_at
+from redsync.cli.queries import Answer, Node, Nodes, execute, look_at
 
 if TYPE_CHECKING:
+    import redis
     from rich.console import Group
+
+    from redsync._core.clusters import KeyTagging
 
 View = dict[str, Any]  # the nodes with their errors, the names with their holders, and whether there are more
 MOST = 20
@@ -48,7 +51,7 @@ def look(nodes: Nodes, pattern: bytes, limit: int, most: int = 100) -> View:
     names = sorted(set[bytes]().union(*(answer.value or () for answer in found.values())))
     asked = {name: look_command(nodes.prefix, name, most, listing=True) for name in names[:limit]}
     answering = [node for node, answer in found.items() if answer.error is None]
-    looked = nodes.ask(lambda client: look_at(client, asked), answering)
+    looked = nodes.ask(lambda client, tagging: look_at(client, tagging, asked), answering)
     answers: dict[Node, Answer[Any]] = {**found, **dict(zip(answering, looked, strict=True))}
     entries = []
     for name in asked:
@@ -59,8 +62,7 @@ def look(nodes: Nodes, pattern: bytes, limit: int, most: int = 100) -> View:
     return {"quorum": nodes.quorum, "names": entries, "more": len(names) > limit, "nodes": states}
 
 
-def _scan(prefix: bytes, pattern: bytes, client: NodeClient) -> set[bytes]:
-    tagging = client.tagging
+def _scan(prefix: bytes, pattern: bytes, client: redis.Redis, tagging: KeyTagging) -> set[bytes]:
     patterns = map(tagging.key, key_patterns(prefix, pattern))
     keys = (tagging.plain(key) for each in patterns for key in client.scan_iter(each, count=1000))
     return {name for key in keys if (name := name_of_key(prefix, key)) is not None}
@@ -229,7 +231,7 @@ def _ask(nodes: Nodes, name: bytes, most: int = 100) -> list[Answer[NameLook | N
         asked = {name: look_command(nodes.prefix, name, most)}
     except ValueError as error:
         raise SetupError(str(error)) from None
-    return nodes.ask(lambda client: look_at(client, asked).get(name))
+    return nodes.ask(lambda client, tagging: look_at(client, tagging, asked).get(name))
 
 
 def _name_json(answer: Answer[NameLook | None]) -> dict[str, Any]:
@@ -330,7 +332,7 @@ def take_away(options: Any) -> int:
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise SetupError("nothing was changed", BROKEN)
     commands = break_commands(nodes.prefix, name, held)
-    done = nodes.ask(lambda client: 1 in execute(client, commands))
+    done = nodes.ask(lambda client, tagging: 1 in execute(client, tagging, commands))
     broken = sum(each.value is True for each in done)
     if options.json:
         each_node = [{"node": each.node, "error": each.error, "broken": each.value is True} for each in done]

@@ -73,7 +73,7 @@ def _advice(options: argparse.Namespace) -> Iterator[str]:
     from redsync.cli.doctor_checks import Report, findings_about, nodes_by_finding, worded
     from redsync.cli.queries import Nodes
 
-    answers = Nodes(options).ask(lambda client: client.ping())
+    answers = Nodes(options).ask(lambda client, _: client.ping())
     reports = [Report(answer.node, error=answer.error) for answer in answers if answer.error is not None]
     for report in reports:
         report.findings += findings_about(report)

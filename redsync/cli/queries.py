@@ -11,9 +11,9 @@ where they differ.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -33,6 +33,8 @@ from redsync.cli.exits import FINE, NO_TLS, ONLY_TLS, UNCONFIGURED, UNREADABLE, 
 from redsync.cli.output import warn
 
 T = TypeVar("T")
+
+Question = Callable[[redis.Redis, KeyTagging], T]  # queries a node, given its client and how keys are spelled there
 
 
 def in_one_line(error: Exception) -> str:
@@ -69,16 +71,6 @@ class Answer(Generic[T]):
             return cls(node, None, "Authentication required." if "unauthenticated" in text else text)
 
 
-class NodeClient(redis.Redis):
-    """A client of one node, for one query.
-
-    Attributes:
-        tagging: How keys are spelled there.
-    """
-
-    tagging = KeyTagging()
-
-
 class Master(NamedTuple):
     """The server that serves as a node now, according to one witness.
 
@@ -110,22 +102,20 @@ class Node:
     address: str
     url: str
     settings: Mapping[str, Any]
-    tagging: KeyTagging = NodeClient.tagging
+    tagging: KeyTagging = field(default_factory=KeyTagging)
     replicas: int | None = None
     witness: str = ""
     what: str = ""
     witnesses: Sequence[tuple[str, str]] = ()
     ask: Callable[[redis.Redis], Master] | None = None
 
-    def connect(self) -> NodeClient:
+    def connect(self) -> redis.Redis:
         """Return a client of the server that serves as the node now.
 
         Raises:
             RedisError: No witness knows.
         """
-        client = NodeClient.from_url(self.url, **self.settings)
-        assert isinstance(client, NodeClient), "redis-py's types do not say so"
-        client.tagging = self.tagging
+        client = redis.Redis.from_url(self.url, **self.settings)
         if not self.witnesses:
             return client
         errors = []
@@ -244,13 +234,13 @@ class Nodes:
                 raise SetupError(f"node {number} {text}", UNCONFIGURED) from None
         self.quorum: Final = len(self.nodes) // 2 + 1
 
-    def ask(self, question: Callable[[NodeClient], T], among: Sequence[Node] | None = None) -> list[Answer[T]]:
+    def ask(self, question: Question[T], among: Sequence[Node] | None = None) -> list[Answer[T]]:
         """Query all nodes, or those in `among`, in parallel; return their answers in the nodes' order."""
 
         def ask(node: Node) -> T:
             with closing(node.connect()) as client:
                 try:
-                    return question(client)
+                    return question(client, node.tagging)
                 except RedisError as error:
                     raise node.clearer(client, error) from None
 
@@ -288,7 +278,7 @@ class Nodes:
         return status
 
 
-def execute(client: NodeClient, commands: Sequence[Command]) -> list[Any]:
+def execute(client: redis.Redis, tagging: KeyTagging, commands: Iterable[Command]) -> list[Any]:
     """Execute scripts on one node and return their replies.
 
     Raises:
@@ -297,7 +287,7 @@ def execute(client: NodeClient, commands: Sequence[Command]) -> list[Any]:
     # The node learns each script with its first EVAL, because fewer users may call SCRIPT LOAD.
     known: set[Script] = set()
     pipeline = client.pipeline(transaction=False)
-    for command in map(client.tagging.command, commands):
+    for command in map(tagging.command, commands):
         count, words = len(command.keys), (*command.keys, *command.words)
         if command.script in known:
             pipeline.evalsha(command.script.sha.decode(), count, *words)
@@ -311,8 +301,8 @@ def execute(client: NodeClient, commands: Sequence[Command]) -> list[Any]:
     return replies
 
 
-def look_at(client: NodeClient, asked: Mapping[bytes, Command]) -> dict[bytes, NameLook]:
+def look_at(client: redis.Redis, tagging: KeyTagging, asked: Mapping[bytes, Command]) -> dict[bytes, NameLook]:
     """Return what the node stores under each of those names; names without anything are left out."""
     # A node reads a few kB of this at a time, and serves other clients in between.
-    looks = map(NameLook.read, execute(client, list(asked.values())))
+    looks = map(NameLook.read, execute(client, tagging, asked.values()))
     return {name: look for name, look in zip(asked, looks, strict=True) if not look.is_empty}
