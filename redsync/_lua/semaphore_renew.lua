@@ -8,9 +8,9 @@
 -- ARGV[4i-3] the semaphore's number   ARGV[4i-2] permit   ARGV[4i-1] its slots: "slot,slot"   ARGV[4i] its lease, ms
 -- ARGV[4n+j] the limit of semaphore j as its holder knows it: "version permits"
 -- ARGV[4n+m+1], if there are m semaphores: only if memory is guarded: 1
--- Reply: one integer per permit: 2 it had these slots, lengthened | 1 it lacked some, repaired | 0 others have some
---        | -1 the key holds another type. After these, if this node knows a newer limit of any semaphore: for each
---        semaphore its newer limit, or an empty text
+-- Reply: one integer per permit: 2 it had these slots, or those that a release of the others left; lengthened | 1 it
+--        lacked some, repaired | 0 others have some | -1 the key holds another type. After these, if this node knows a
+--        newer limit of any semaphore: for each semaphore its newer limit, or an empty text
 local semaphores = #KEYS / 6
 local permits = math.floor((#ARGV - semaphores) / 4)
 local guarded = ARGV[4 * permits + semaphores + 1]
@@ -64,17 +64,20 @@ for i = 1, permits do
     reply[i] = text and tonumber(expiry) > now and 2 or 1
     longest[j] = math.max(longest[j] or 0, lease)
     if text ~= wanted then
-      local has = set(text)
+      local has, lacks, late = set(text), false, text
       wanted = set(wanted)
-      for slot in pairs(wanted) do
-        if not has[slot] then reply[i] = 1 end
-      end
-      if rearrange(taken, has, wanted) then
-        redis.call('hset', slots, permit, ARGV[4 * i - 1])
-      else
-        reply[i] = 0
-        redis.call('zrem', claim, permit)
-        redis.call('hdel', slots, permit)
+      for slot in pairs(wanted) do lacks = lacks or not has[slot] end
+      for slot in pairs(has) do late = late and wanted[slot] end
+      -- A permit that has only wanted slots here, but not all: a release of the others has overtaken this renewal.
+      if not (lacks and late) then
+        if lacks then reply[i] = 1 end
+        if rearrange(taken, has, wanted) then
+          redis.call('hset', slots, permit, ARGV[4 * i - 1])
+        else
+          reply[i] = 0
+          redis.call('zrem', claim, permit)
+          redis.call('hdel', slots, permit)
+        end
       end
     end
     if reply[i] < 2 then

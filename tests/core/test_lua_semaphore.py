@@ -370,6 +370,19 @@ def test_renewal_makes_a_node_keep_exactly_the_wanted_slots_if_no_other_has_them
     assert sem.renew((1, A, wanted, LEASE)) == [NOT_OURS if code == NOT_OURS else HAD]
 
 
+@pytest.mark.parametrize("others", [{}, {B: b"2"}], ids=["free", "taken"])
+def test_renewal_that_a_release_of_some_slots_has_overtaken_changes_no_slot(sem, others):
+    """They come over different connections. It must neither cost the permit its other slots, nor count as a loss."""
+    sem.ask(A, 3)
+    sem.release(A, remain=b"0,1")
+    for owner, slots in others.items():
+        sem.ask(owner, exact=slots)
+    assert sem.renew((1, A, b"0,1,2", 2 * LEASE)) == [HAD]
+    assert sem.slots() == {A: b"0,1", **others}
+    assert sem.left(A) > LEASE
+    assert sem.is_sound()
+
+
 @pytest.mark.parametrize(
     ("known", "told", "kept"),
     [

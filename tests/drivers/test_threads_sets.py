@@ -185,6 +185,29 @@ def test_release_returns_once_nodes_that_have_not_answered_a_renewal_have_execut
     assert sum(bool(claims(node)) for node in raw) < 3
 
 
+def test_renewal_that_a_release_of_some_permits_overtakes_is_no_loss(make_lasting, monkeypatch, eventually):
+    """Its thread may wait for the processor between its composition and the send."""
+    client = make_lasting()
+    connect_set(client)
+    life, semaphore, released = client.runner.life, client.get_semaphore("x", 3), threading.Event()
+    send, renewals = life.send, []
+
+    def overtaken(request, link_set):
+        if request.command.script.name == "semaphore_renew":
+            renewals.append(request)
+            assert released.wait(PATIENCE)
+        send(request, link_set)
+
+    monkeypatch.setattr(life, "send", overtaken)
+    permit = semaphore.acquire(n=3, timeout=PATIENCE)
+    eventually(lambda: renewals)
+    semaphore.release()
+    released.set()
+    eventually(lambda: all(request.done for request in renewals) and permit.remaining() > 55)
+    assert len(permit.slots) == 2
+    permit.release()
+
+
 def test_rollback_after_an_interruption_is_left_to_the_maintenance(make_lasting, raw, monkeypatch, eventually):
     """Which first ends the connections that were in use: the claim may still be in one of them."""
     client = make_lasting()
