@@ -36,16 +36,9 @@ states_of_nodes = pytest.mark.parametrize("state", ["spread", *swept("paused")])
 class Ground:
     """Two clients, and the expected state of the nodes after each trial."""
 
-    def __init__(self, nodes, raw, clients, *, paused, events):
-        self.client, self.other = clients
-        self.events = events
-        self._nodes, self._raw = nodes, raw
-        self._paused = paused
+    def __init__(self, client, other, awake, events):
+        self.client, self.other, self.awake, self.events = client, other, awake, events
         self._tasks = other_tasks()
-
-    @property
-    def awake(self):
-        return self._raw[:-1] if self._paused else self._raw
 
     async def is_clean(self, held=()):
         """Check that nothing is left, and that the other client can acquire the lock if it is free."""
@@ -58,11 +51,17 @@ class Ground:
             assert await lock.acquire(timeout=PATIENCE)  # A busy node may miss a round.
             await lock.release()
 
-    async def end(self):
-        """Check that even the paused node releases everything when it resumes."""
-        if self._paused:
-            self._nodes.resume(len(self._raw) - 1)
-        await until(lambda: claims(self._raw) == [])
+
+@asynccontextmanager
+async def nodes_in(state, nodes, raw):
+    """Pause one of the nodes if `state` says so, and give connections to the others; at the end nothing is left."""
+    if state == "paused":
+        nodes.pause(4)
+    try:
+        yield raw[:4] if state == "paused" else raw
+    finally:
+        nodes.resume(4)
+    await until(lambda: claims(raw) == [])
 
 
 @asynccontextmanager
@@ -72,16 +71,12 @@ async def ground_of(nodes, raw, state):
         if state == "spread":
             epoll = select.epoll
             patch.setattr(select, "epoll", lambda: _LateEpoll(epoll()))
-        async with client_of(nodes, listeners=[events.append]) as client, client_of(nodes) as other:
-            if state == "paused":
-                nodes.pause(len(raw) - 1)
-            try:
-                ground = Ground(nodes, raw, (client, other), paused=state == "paused", events=events)
-                yield ground
-                await ground.end()
-            finally:
-                if state == "paused":
-                    nodes.resume(len(raw) - 1)
+        async with (
+            client_of(nodes, listeners=[events.append]) as client,
+            client_of(nodes) as other,
+            nodes_in(state, nodes, raw) as awake,
+        ):
+            yield Ground(client, other, awake, events)
 
 
 class _LateEpoll:
@@ -158,12 +153,12 @@ async def for_every_turn(operation, check, *, limit=None):
     return trials
 
 
-async def see_through(task):
-    """Wait for the task's end, even if cancelled."""
+async def persist(step, is_unfinished):
+    """Repeat a step until it is done, even if cancelled."""
     cancelled = None
-    while not task.done():
+    while is_unfinished():
         try:
-            await asyncio.wait([task])
+            await step()
         except asyncio.CancelledError as error:
             cancelled = error
     if cancelled is not None:
@@ -172,14 +167,7 @@ async def see_through(task):
 
 async def give_back(lock):
     """Release everything, even if cancelled."""
-    cancelled = None
-    while lock.owned():
-        try:
-            await lock.release()
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled
+    await persist(lock.release, lock.owned)
 
 
 KINDS = {
@@ -293,7 +281,7 @@ async def test_acquire_cancelled_during_a_hand_over_leaves_nothing(nodes, raw, s
                 await lock.acquire()
             finally:
                 await give_back(lock)
-                await see_through(releasing)
+                await persist(lambda: asyncio.wait([releasing]), lambda: not releasing.done())
 
         async def check():
             await ground.is_clean()
@@ -339,18 +327,6 @@ async def test_wait_for_a_loss_cancelled_at_any_turn_leaves_no_sleeper(nodes, ra
 
 
 # A client's start and end.
-
-
-@asynccontextmanager
-async def nodes_in(state, nodes, raw):
-    """Pause one of the nodes if `state` says so, and give connections to the others; at the end nothing is left."""
-    if state == "paused":
-        nodes.pause(4)
-    try:
-        yield raw[:4] if state == "paused" else raw
-    finally:
-        nodes.resume(4)
-    await until(lambda: claims(raw) == [])
 
 
 healthy_or_paused = pytest.mark.parametrize("state", ["healthy", *swept("paused")])
