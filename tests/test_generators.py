@@ -2,7 +2,6 @@
 
 import gc
 import sys
-import threading
 from contextlib import ExitStack, closing
 
 import pytest
@@ -36,21 +35,16 @@ def client(make_client, events):
 
 
 @pytest.fixture
-def in_ended_thread(client, events, eventually):
+def in_ended_thread(client, events, make_worker, eventually):
     """Run a function in a thread that ends, and return once the client has released what that thread acquired."""
 
     def run(function, *args):
-        results = []
-
-        def work():
-            results.append(function(*args))
-            client.get_lock("acquired").acquire()
-
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join(20)
+        worker = make_worker()
+        result = worker.do(function, *args)
+        worker.do(client.get_lock("acquired").acquire)
+        worker.end()
         eventually(lambda: any(isinstance(event, HoldOrphaned) and event.name == "acquired" for event in events))
-        return results[0]
+        return result
 
     return run
 
@@ -199,13 +193,12 @@ def test_ended_owner_keeps_only_what_its_open_with_releases(client, is_free, eve
     assert [event.name for event in events] == ["acquired"]
 
 
-def test_exit_stack_that_is_dropped_after_its_thread_is_not_renewed_for_ever(make_client, is_free, eventually):
+def test_exit_stack_that_is_dropped_after_its_thread_is_not_renewed_for_ever(make_client, other, is_free, eventually):
     """It has no finalizer: no code will ever leave its `with`."""
     client = make_client(lease=1.0)
     kept = [ExitStack()]
-    thread = threading.Thread(target=lambda: kept[0].enter_context(client.get_lock("x")))
-    thread.start()
-    thread.join(20)
+    other.do(lambda: kept[0].enter_context(client.get_lock("x")) is None)
+    other.end()
     with client.get_lock("y") as later:
         later.extend()
     assert not is_free()

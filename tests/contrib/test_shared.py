@@ -1,6 +1,7 @@
 """The shared part of the modules for frameworks: clients of processes, names, errors, header fields."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -23,18 +24,9 @@ class Counting(ProcessClient):
 
 
 def test_threads_that_ask_first_get_the_same_client_and_no_other_stays_open():
-    client, got = Counting(), []
-    barrier = threading.Barrier(8)
-
-    def ask():
-        barrier.wait()
-        got.append(client.get())
-
-    threads = [threading.Thread(target=ask) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    client, barrier = Counting(), threading.Barrier(8)
+    with ThreadPoolExecutor(8) as pool:
+        got = list(pool.map(lambda _: barrier.wait() >= 0 and client.get(), range(8)))
     assert len(set(got)) == 1
     assert [each for each in client.all if not each.runner.closed] == [got[0]]
     client.close()

@@ -1,7 +1,7 @@
 """Metrics: exact counts for a scripted history, whatever the order of the reports."""
 
-import threading
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -59,12 +59,6 @@ class Hold:
 
     def __init__(self, count=1, lost=None):
         self.count, self.lost = count, lost
-
-
-class Closed:
-    """The part of a closed client that metrics read."""
-
-    runner = SimpleNamespace(closed=True)
 
 
 @pytest.fixture
@@ -233,13 +227,11 @@ def test_counts_of_many_threads_are_exact(ledger, tell):
             tell(AcquireEnded(make_record(), "won", hold))
             tell(HoldEnded(hold, "released"))
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for _ in range(20):
-        ledger.gauges()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(4):
+            pool.submit(work)
+        for _ in range(20):
+            ledger.gauges()
     assert ledger.gauges()["redsync.hold.active"] == {}
     assert ledger.counts["redsync.acquire.attempts", (*LOCK, "won")] == 8000
     assert len(ledger.values["redsync.hold.duration", LOCK]) == 8000
@@ -249,7 +241,8 @@ def test_collection_succeeds_although_clients_are_made_meanwhile(ledger):
     clients = []
 
     def make():
-        clients.append(Closed())
+        clients.append(SimpleNamespaceClient([]))
+        clients[-1].runner.closed = True
         ledger.attach(clients[-1])
 
     with Client(["redis://127.0.0.1:1"]) as client:
