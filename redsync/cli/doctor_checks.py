@@ -228,20 +228,37 @@ def worded(found: Mapping[Finding, Sequence[str]], count: int) -> Iterator[str]:
         yield f"     -> {finding.advice}"
 
 
-def _check_info(report: Report) -> Iterator[Finding]:
+def _check_server(report: Report) -> Iterator[Finding]:
+    """Check what concerns any server, whatever its role."""
     if not report.info:
         text = "refuses INFO: its version, role, persistence, eviction policy and uptime are unknown"
         yield Finding(text, "let the user call INFO: ACL SETUSER <user> +info", is_problem=False)
     numbers = tuple(map(int, re.findall(r"\d+", str(report.info.get("redis_version", "")))[:2]))
     if numbers and numbers < OLDEST:
         yield Finding(f"{report.version} is too old", "upgrade to Redis 6.0 or later, or to Valkey")
-
-
-def _check_latency(report: Report) -> Iterator[Finding]:
+    if report.scripts is not None:
+        keys = "~{rs*" if report.info.get("cluster_enabled") == 1 else "~redsync* ~redisson*"
+        advice = f"allow the user our commands and keys: ACL SETUSER <user> +@all {keys} &*"
+        yield Finding(f"does not run our scripts: {report.scripts}", advice)
     if report.latency is not None and report.latency > LATENCY_MAX:
         text = f"a round trip takes {report.latency * 1000:.0f} ms"
         advice = f"move it nearer, or raise node_timeout ({NODE_TIMEOUT:g} s): a slower node has no vote"
         yield Finding(text, advice, is_problem=report.latency > NODE_TIMEOUT / 2)
+    most, used = int(report.info.get("maxmemory", 0)), int(report.info.get("used_memory", 0))
+    if report.info and report.policy is None:
+        yield Finding("does not tell its eviction policy", "make sure that it is noeviction", is_problem=False)
+    if report.policy not in (None, "noeviction"):
+        text = f"evicts keys ({report.policy}) when its memory is full: held locks vanish"
+        text += "" if most else "; but maxmemory is 0 now, so it never evicts"
+        advice = "CONFIG SET maxmemory-policy noeviction, also in its configuration file"
+        yield Finding(text, advice, is_problem=most > 0)
+    if most and used > FULL * most:
+        text = f"uses {used / most:.0%} of maxmemory; when full it refuses new claims"
+        yield Finding(text, "raise maxmemory, or move other data elsewhere")
+    for what, state in (("append-only file", "aof_last_write_status"), ("snapshot", "rdb_last_bgsave_status")):
+        if report.info.get(state, "ok") != "ok":
+            advice = "free space on its disk, and read its log"
+            yield Finding(f"the last write of its {what} failed; it may refuse writes", advice)
 
 
 def _check_role(report: Report) -> Iterator[Finding]:
@@ -256,13 +273,6 @@ def _check_role(report: Report) -> Iterator[Finding]:
     if report.info.get("cluster_enabled") == 1 and report.replicas is None:
         advice = "use servers with cluster-enabled no, or voters of the cluster: redis+cluster://...?nodes=3"
         yield Finding("is part of a cluster, which redirects keys to other servers", advice)
-
-
-def _check_scripts(report: Report) -> Iterator[Finding]:
-    if report.scripts is not None:
-        keys = "~{rs*" if report.info.get("cluster_enabled") == 1 else "~redsync* ~redisson*"
-        advice = f"allow the user our commands and keys: ACL SETUSER <user> +@all {keys} &*"
-        yield Finding(f"does not run our scripts: {report.scripts}", advice)
 
 
 def _check_replicas(report: Report) -> Iterator[Finding]:
@@ -286,27 +296,6 @@ def _check_replicas(report: Report) -> Iterator[Finding]:
         yield Finding(text, "start the others, or wait until they have its data", is_problem=in_sync <= needed)
 
 
-def _check_memory(report: Report) -> Iterator[Finding]:
-    most, used = int(report.info.get("maxmemory", 0)), int(report.info.get("used_memory", 0))
-    if report.info and report.policy is None:
-        yield Finding("does not tell its eviction policy", "make sure that it is noeviction", is_problem=False)
-    if report.policy not in (None, "noeviction"):
-        text = f"evicts keys ({report.policy}) when its memory is full: held locks vanish"
-        text += "" if most else "; but maxmemory is 0 now, so it never evicts"
-        advice = "CONFIG SET maxmemory-policy noeviction, also in its configuration file"
-        yield Finding(text, advice, is_problem=most > 0)
-    if most and used > FULL * most:
-        text = f"uses {used / most:.0%} of maxmemory; when full it refuses new claims"
-        yield Finding(text, "raise maxmemory, or move other data elsewhere")
-
-
-def _check_disk(report: Report) -> Iterator[Finding]:
-    for what, state in (("append-only file", "aof_last_write_status"), ("snapshot", "rdb_last_bgsave_status")):
-        if report.info.get(state, "ok") != "ok":
-            advice = "free space on its disk, and read its log"
-            yield Finding(f"the last write of its {what} failed; it may refuse writes", advice)
-
-
 def _check_age(report: Report) -> Iterator[Finding]:
     """Find a node that started or was emptied too recently for new grants."""
     if report.replicas is not None:
@@ -324,7 +313,7 @@ def check_deployment(reports: Sequence[Report]) -> list[Finding]:
     _check_guards(reports)
     _check_clients(reports)
     _check_clocks(reports)
-    checks = (_check_count, _check_servers, _check_machines, _check_lists, _check_layouts)
+    checks = (_check_count, _check_servers, _check_machines, _check_settings)
     return [finding for check in checks for finding in check(reports)]
 
 
@@ -392,32 +381,28 @@ def _check_clients(reports: Sequence[Report]) -> None:
             report.findings.append(Finding(text, advice))
 
 
-def _alive(reports: Sequence[Report]) -> list[Heard]:
-    return [heard for report in reports for heard in (report.clients or {}).values() if heard.kept > ALIVE]
+def _check_settings(reports: Sequence[Report]) -> Iterator[Finding]:
+    """Yield a finding for each setting that all clients must share, and do not.
 
-
-def _check_lists(reports: Sequence[Report]) -> Iterator[Finding]:
-    """Yield a finding if clients list different nodes: by more than one, two majorities may share no node."""
-    lists = {frozenset(heard.record.nodes): heard.who for heard in _alive(reports) if heard.record.nodes}
-    if len(lists) < 2:
-        return
-    apart = max(len(one ^ other) for one in lists for other in lists)
-    names = ", ".join(f"{who} lists {len(nodes)}" for nodes, who in sorted(lists.items(), key=lambda item: item[1])[:3])
-    if apart == 1:
-        text = f"clients' lists differ by one node: {names}"
-        yield Finding(text, "finish this step everywhere before you add or remove another node", is_problem=False)
-        return
-    text = f"clients' lists differ by {apart} nodes: {names}; two owners may each have a majority"
-    advice = "give all clients the same list, spelled alike; add one node everywhere, then remove one everywhere"
-    yield Finding(text, advice)
-
-
-def _check_layouts(reports: Sequence[Report]) -> Iterator[Finding]:
-    """Yield a finding if clients use different layouts of keys, see `docs/protocol.md`."""
-    layouts = {heard.record.layout: heard.who for heard in _alive(reports)}
+    That is the list of nodes, as two majorities of lists that differ by more than one node may share none; and the
+    layout of keys, see `docs/protocol.md`.
+    """
+    alive = [heard for report in reports for heard in (report.clients or {}).values() if heard.kept > ALIVE]
+    layouts = {heard.record.layout: heard.who for heard in alive}
     if len(layouts) > 1:
         names = ", ".join(f"{who} uses {layout}" for layout, who in sorted(layouts.items()))
         yield Finding(f"clients use different layouts of keys: {names}", "run one release everywhere")
+    lists = {frozenset(heard.record.nodes): heard.who for heard in alive if heard.record.nodes}
+    apart = max((len(one ^ other) for one in lists for other in lists), default=0)
+    if not apart:
+        return
+    names = ", ".join(f"{who} lists {len(nodes)}" for nodes, who in sorted(lists.items(), key=lambda item: item[1])[:3])
+    text = f"clients' lists differ by {'one node' if apart == 1 else f'{apart} nodes'}: {names}"
+    if apart == 1:
+        yield Finding(text, "finish this step everywhere before you add or remove another node", is_problem=False)
+    else:
+        advice = "give all clients the same list, spelled alike; add one node everywhere, then remove one everywhere"
+        yield Finding(f"{text}; two owners may each have a majority", advice)
 
 
 def is_loopback(address: str) -> bool:
@@ -477,8 +462,5 @@ def _check_guard(report: Report) -> Iterator[Finding]:
         yield Finding(text, advice, is_problem=report.birth is not None and report.birth.kind == JOINING)
 
 
-_CHECKS: Final = (
-    *(_check_info, _check_role, _check_scripts, _check_memory, _check_disk, _check_latency),
-    *(_check_age, _check_witnesses, _check_guard),
-)
+_CHECKS: Final = (_check_server, _check_role, _check_age, _check_witnesses, _check_guard)
 """All checks of one node that answers; each yields findings."""
