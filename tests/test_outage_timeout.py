@@ -1,16 +1,14 @@
 """A wait for other owners may be endless, a wait for nodes must not: on real nodes, in both flavours."""
 
 import contextlib
-import http.server
 import math
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-import redis
 
 from redsync import QuorumError
+from tests.support.hostile import Hostile
 from tests.support.kinds import LOCKS
 from tests.support.locks import PATIENCE
 from tests.support.trouble import read_only
@@ -29,9 +27,8 @@ WAITS = {
 
 
 @pytest.fixture
-def admins(nodes):
-    with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(redis.Redis.from_url(nodes.urls[i])) for i in range(3)]
+def admins(raw):
+    return raw[:3]
 
 
 @contextlib.contextmanager
@@ -113,15 +110,11 @@ def test_wait_ends_at_once_if_nodes_refuse_the_password_from_the_beginning(make_
 
 
 def test_wait_ends_at_once_if_nodes_are_no_redis(make_client):
-    with http.server.HTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as web:
-        serving = threading.Thread(target=web.serve_forever)
-        serving.start()
-        try:
-            with pytest.raises(QuorumError, match="Protocol error"):
-                make_client([f"redis://127.0.0.1:{web.server_port}"], outage_timeout=FOR_EVER).get_lock("x").acquire()
-        finally:
-            web.shutdown()
-            serving.join()
+    with (
+        Hostile(lambda _: [b"HTTP/1.1 400 Bad Request\r\n\r\n"]) as web,
+        pytest.raises(QuorumError, match="Protocol error"),
+    ):
+        make_client([web.url], outage_timeout=FOR_EVER).get_lock("x").acquire()
 
 
 def test_minority_that_refuses_the_password_ends_nothing(make_client, nodes, admins):

@@ -1,10 +1,8 @@
 """A lock released while nodes answer with errors is free as soon as the nodes execute commands again."""
 
 import contextlib
-import threading
 
 import pytest
-import redis
 
 from redsync import QuorumError
 from tests.support.kinds import KINDS, another
@@ -14,13 +12,11 @@ from tests.support.trouble import busy, read_only
 pytestmark = pytest.mark.usefixtures("both_flavours")
 
 LEASE = 600.0
-MAJORITY = [0, 1, 3]
 
 
 @pytest.fixture
-def admins(nodes):
-    with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(redis.Redis.from_url(nodes.urls[i])) for i in MAJORITY]
+def admins(raw):
+    return raw[:3]
 
 
 @pytest.mark.parametrize(
@@ -40,15 +36,14 @@ def test_release_refused_by_a_majority_is_executed_after_its_recovery(make_clien
     assert another(kind)(yours).acquire(timeout=60)
 
 
-def test_closed_client_has_released_what_was_refused_a_moment_before(make_client, admins, eventually):
+def test_closed_client_has_released_what_was_refused_a_moment_before(make_client, other, admins, eventually):
     """A close waits for the nodes as long as for an answer."""
     client = make_client(node_timeout=30.0)
     lock = client.get_lock("x", lease=LEASE)
     assert lock.acquire(timeout=60)
-    closing = threading.Thread(target=client.close)
     with read_only(admins):
         lock.release()
         eventually(lambda: any("READONLY" in (node.last_error or "") for node in client.nodes()), within=60)
-        closing.start()
-    closing.join()
+        closing = other.start(client.close)
+    closing.result(60)
     assert not any(admin.exists("redsync:x") for admin in admins)
