@@ -195,8 +195,10 @@ def checked(info: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def findings_about(report: Report) -> list[Finding]:
     """Return the findings about one node."""
-    checks = (_check_answer, _check_witnesses) if report.error is not None else _CHECKS
-    return [finding for check in checks for finding in check(report)]
+    if report.error is not None:
+        return [*_check_answer(report), *_check_witnesses(report)]
+    own = _check_plain(report) if report.replicas is None else _check_replicated(report, report.replicas)
+    return [*_check_server(report), *own, *_check_witnesses(report)]
 
 
 def nodes_by_finding(reports: Sequence[Report], general: Sequence[Finding] = ()) -> dict[Finding, list[str]]:
@@ -261,51 +263,53 @@ def _check_server(report: Report) -> Iterator[Finding]:
             yield Finding(f"the last write of its {what} failed; it may refuse writes", advice)
 
 
-def _check_role(report: Report) -> Iterator[Finding]:
-    if report.role == "replica" and report.replicas is not None:
-        text = f"its server is a replica: a failover is under way, or a {report.witness} is out of date"
-        yield Finding(text, "run the doctor again")
-    elif report.role == "replica":
+def _check_plain(report: Report) -> Iterator[Finding]:
+    """Check a node whose server stays the same."""
+    if report.role == "replica":
         advice = "list masters only, each independent of the others"
         yield Finding("is a replica: it refuses writes, and its vote would not be independent", advice)
-    else:
-        yield from _check_replicas(report)
-    if report.info.get("cluster_enabled") == 1 and report.replicas is None:
+    elif report.info.get("connected_slaves"):
+        text = "has replicas: a promoted replica may lack the latest claims"
+        advice = "do not fail over automatically, or use its Sentinels: redis+sentinel://...?replicas=N"
+        yield Finding(text, advice, is_problem=False)
+    if report.info.get("cluster_enabled") == 1:
         advice = "use servers with cluster-enabled no, or voters of the cluster: redis+cluster://...?nodes=3"
         yield Finding("is part of a cluster, which redirects keys to other servers", advice)
-
-
-def _check_replicas(report: Report) -> Iterator[Finding]:
-    connected = int(report.info.get("connected_slaves", 0))
-    if report.replicas is None:
-        if connected:
-            text = "has replicas: a promoted replica may lack the latest claims"
-            advice = "do not fail over automatically, or use its Sentinels: redis+sentinel://...?replicas=N"
-            yield Finding(text, advice, is_problem=False)
-        return
-    needed, in_sync = (report.replicas + 1) // 2, report.in_sync or 0
-    if not report.replicas:
-        text = "its votes wait for no replica: after a failover, an old master that is cut off still grants"
-        advice = f"give the number of its replicas in the URL: ?replicas={connected or 'N'}"
-        yield Finding(text, f"{advice}, or at least set min-replicas-to-write on its servers")
-    elif connected > report.replicas:
-        text = f"has {connected} replicas, but replicas={report.replicas}: two masters might both reach {needed}"
-        yield Finding(text, "give the number of all its replicas in each client's URL")
-    elif in_sync < report.replicas:
-        text = f"{in_sync} of its {report.replicas} replicas are in sync; each vote needs {needed}"
-        yield Finding(text, "start the others, or wait until they have its data", is_problem=in_sync <= needed)
-
-
-def _check_age(report: Report) -> Iterator[Finding]:
-    """Find a node that started or was emptied too recently for new grants."""
-    if report.replicas is not None:
-        return  # only its birth record counts: after a restart, another server may have become the master
     # A node subtracts two instants in whole seconds: its uptime may be 1 s too high; clients allow for that.
     started = math.inf if report.uptime is None else max(report.uptime - 1.0, 0.0)
     if min(started, report.newborn_age) < report.guard:
         what = "started" if started < report.newborn_age else "was emptied"
         text = f"{what} less than {report.guard:.0f} s ago: takes no part in new grants until then (restart guard)"
         yield Finding(text, "wait; if this was not planned, read its log")
+
+
+def _check_replicated(report: Report, replicas: int) -> Iterator[Finding]:
+    """Check a node whose server may change: its birth record counts, not the uptime of the present server."""
+    connected, in_sync, needed = int(report.info.get("connected_slaves", 0)), report.in_sync or 0, (replicas + 1) // 2
+    if report.role == "replica":
+        text = f"its server is a replica: a failover is under way, or a {report.witness} is out of date"
+        yield Finding(text, "run the doctor again")
+    elif not replicas:
+        text = "its votes wait for no replica: after a failover, an old master that is cut off still grants"
+        advice = f"give the number of its replicas in the URL: ?replicas={connected or 'N'}"
+        yield Finding(text, f"{advice}, or at least set min-replicas-to-write on its servers")
+    elif connected > replicas:
+        text = f"has {connected} replicas, but replicas={replicas}: two masters might both reach {needed}"
+        yield Finding(text, "give the number of all its replicas in each client's URL")
+    elif in_sync < replicas:
+        text = f"{in_sync} of its {replicas} replicas are in sync; each vote needs {needed}"
+        yield Finding(text, "start the others, or wait until they have its data", is_problem=in_sync <= needed)
+    left, guard = report.guard_left, report.guard
+    if left and left < guard:
+        text = (
+            f"its server became the master, restarted or was emptied less than {guard:.0f} s ago: "
+            f"takes no part in new grants for at most {left:.0f} s (restart guard)"
+        )
+        yield Finding(text, "wait; if this was not planned, read its log")
+    elif left:
+        text = f"no client has completed its server's birth record: the {guard:.0f} s restart guard has not begun"
+        advice = "nothing to do if no client runs; otherwise check that its replicas are in sync"
+        yield Finding(text, advice, is_problem=report.birth is not None and report.birth.kind == JOINING)
 
 
 def check_deployment(reports: Sequence[Report]) -> list[Finding]:
@@ -444,23 +448,3 @@ def _check_witnesses(report: Report) -> Iterator[Finding]:
             )
             advice = "run the doctor again: it may learn this in a moment; if not, check whether it is cut off"
             yield Finding(text, advice)
-
-
-def _check_guard(report: Report) -> Iterator[Finding]:
-    left, guard = report.guard_left, report.guard
-    if not left or not report.said:
-        return
-    if left < guard:
-        text = (
-            f"its server became the master, restarted or was emptied less than {guard:.0f} s ago: "
-            f"takes no part in new grants for at most {left:.0f} s (restart guard)"
-        )
-        yield Finding(text, "wait; if this was not planned, read its log")
-    else:
-        text = f"no client has completed its server's birth record: the {guard:.0f} s restart guard has not begun"
-        advice = "nothing to do if no client runs; otherwise check that its replicas are in sync"
-        yield Finding(text, advice, is_problem=report.birth is not None and report.birth.kind == JOINING)
-
-
-_CHECKS: Final = (_check_server, _check_role, _check_age, _check_witnesses, _check_guard)
-"""All checks of one node that answers; each yields findings."""
