@@ -5,6 +5,7 @@ import functools
 import gc
 import logging
 import time
+import types
 
 import pytest
 
@@ -110,6 +111,16 @@ async def goes_on():
     assert asyncio.current_task().cancelling() == 0
     await asyncio.sleep(0.001)
     await turns(3)
+
+
+@types.coroutine
+def run_until(coroutine, condition):
+    """Run it in this task until it waits while the condition is true."""
+    waits_for = coroutine.send(None)
+    while not condition():
+        yield waits_for
+        waits_for = coroutine.send(None)
+    waits_for.cancel()
 
 
 async def take(lock):

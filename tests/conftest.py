@@ -183,6 +183,12 @@ def make_client(nodes, flavour, make_worker, eventually, request) -> Iterator[Ca
 
 
 @pytest.fixture
+def events() -> list[object]:
+    """Where a test's clients report events, if it makes them do so."""
+    return []
+
+
+@pytest.fixture
 def client(make_client) -> Client:
     """A client of all nodes."""
     return make_client()

@@ -1,7 +1,6 @@
 """`async with lock` in async generators and dropped coroutines: its body ends with a `GeneratorExit`."""
 
 import asyncio
-import types
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 
 import pytest
@@ -14,6 +13,7 @@ from tests.aio_support import (
     goes_on,
     in_loop,
     run,
+    run_until,
     until,
     uvloop_in_sweeps,
 )
@@ -39,14 +39,9 @@ def is_held(client):
     return len(client.runner.session.holds) > 0
 
 
-@types.coroutine
-def begin(coroutine):
+async def begin(coroutine):
     """Run it in this task until it waits inside the body."""
-    waits_for = coroutine.send(None)
-    while not coroutine.cr_frame.f_locals.get("inside"):
-        yield waits_for
-        waits_for = coroutine.send(None)
-    waits_for.cancel()
+    await run_until(coroutine, lambda: coroutine.cr_frame.f_locals.get("inside"))
 
 
 async def drop(coroutine):

@@ -4,12 +4,11 @@
 """
 
 import asyncio
-import types
 
 import pytest
 
 from redsync import AsyncMultiHold, HoldLost, LeaseLostError
-from tests.aio_support import ENDLESS, claims, client_of, comes_out, goes_on, in_loop, until
+from tests.aio_support import ENDLESS, claims, client_of, comes_out, goes_on, in_loop, run_until, until
 from tests.support.locks import lose
 
 
@@ -18,17 +17,6 @@ def multi_of(client):
 
 
 # Dropped: closed coroutines, as after the end of a loop.
-
-
-@types.coroutine
-def drop(coroutine, when):
-    """Run it in this task until the condition is true at an await, and close it there."""
-    waits_for = coroutine.send(None)
-    while not when():
-        yield waits_for
-        waits_for = coroutine.send(None)
-    waits_for.cancel()
-    coroutine.close()
 
 
 def between_two_releases(multi):
@@ -58,7 +46,8 @@ async def test_call_dropped_between_two_locks_releases_the_rest(nodes, way):
             assert await multi.acquire()
             releasing = multi if way == "release" else AsyncMultiHold(multi._own())
             dropped, when = releasing.release(), between_two_releases(multi)
-        await drop(dropped, when)
+        await run_until(dropped, when)
+        dropped.close()
         await until(lambda: not len(client.runner.session.holds))
 
 

@@ -22,11 +22,6 @@ from tests.support.locks import lose
 
 
 @pytest.fixture
-def events():
-    return []
-
-
-@pytest.fixture
 def make_client(nodes, events):
     return lambda **options: client_of(nodes, **{"listeners": [events.append], **options})
 

@@ -24,11 +24,6 @@ def is_free(make_client):
 
 
 @pytest.fixture
-def events():
-    return []
-
-
-@pytest.fixture
 def client(make_client, events):
     """A client with a lease of a minute: what is free sooner was released."""
     return make_client(lease=60.0, listeners=[events.append])

@@ -18,11 +18,6 @@ ENDLESS = 30
 
 
 @pytest.fixture
-def events():
-    return []
-
-
-@pytest.fixture
 def make_client(nodes, events):
     return lambda **options: client_of(nodes, **{"listeners": [events.append], **options})
 

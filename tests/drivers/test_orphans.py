@@ -16,11 +16,6 @@ from tests.support.sweeps import swept
 
 
 @pytest.fixture
-def events():
-    return []
-
-
-@pytest.fixture
 def client(make_client, events):
     """A client with a lease of a minute: a lock that is free earlier was released."""
     return make_client(lease=60.0, listeners=[events.append])
