@@ -90,8 +90,10 @@ def shake_hands(node: Node, timeout: float) -> HandshakeSteps[NodeInfo]:
     return NodeInfo(run_id, version, uptime, birth, process)
 
 
-def join(node: Node) -> HandshakeSteps[ConnectionId | None]:
+def join(node: Node, generation: int) -> HandshakeSteps[ConnectionId | None]:
     """Make one more connection to a node that is known; return an entry for `Node.former`.
+
+    `generation` is that of the node before the connect.
 
     Raises:
         ConnectionError: Another server answers, or another process of it: the node needs a handshake first. Or it is
@@ -99,7 +101,6 @@ def join(node: Node) -> HandshakeSteps[ConnectionId | None]:
     """
     if node.info is None or node.info.run_id is None:
         return None
-    generation = node.generation
     hello, reply, number = yield [_HELLO, pack("INFO", "server"), pack("CLIENT", "ID")]
     _require_resp3(hello)
     if isinstance(reply, hiredis.ReplyError):

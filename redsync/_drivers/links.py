@@ -66,7 +66,7 @@ class AnyLink(ABC):
         self.node: Final = node
         self.index: Final = node.index
         self.bit: Final = node.bit
-        self.generation: Final = node.generation
+        self.generation = node.generation
         self.connection_id = connection_id
         self.pending: deque[Request] = deque()
         self.since = 0.0

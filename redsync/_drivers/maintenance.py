@@ -137,12 +137,15 @@ class Maintenance(AnyMaintenance[LinkSet]):
 
     def _connect(self, link_set: LinkSet, node: Node) -> None:
         try:
+            generation = node.generation  # Before the connect: it may lead to a former server by the time it is made.
             connection = node.open(self.connect_timeout)
             try:
                 if link_set is self.own:
                     self.post(partial(self._meet, node, connection, connection.run(self._introduce(node))))
                 else:
-                    link_set.arrive(node.index, self._make_link(node, connection, connection.run(join(node))))
+                    link = self._make_link(node, connection, connection.run(join(node, generation)))
+                    link.generation = generation
+                    link_set.arrive(node.index, link)
             except BaseException:
                 connection.close()
                 raise

@@ -173,7 +173,7 @@ def known():
 
 
 def joined(node, *replies):
-    talk = join(node)
+    talk = join(node, node.generation)
     assert next(talk) == [pack("HELLO", "3"), pack("INFO", "server"), pack("CLIENT", "ID")]
     with pytest.raises(StopIteration) as stop:
         talk.send([{b"proto": 3}, *replies])

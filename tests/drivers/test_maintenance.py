@@ -12,7 +12,9 @@ import pytest
 from redsync import NodeChanged
 from redsync._drivers import any_maintenance
 from redsync._drivers import maintenance as maintenances
+from redsync._drivers.link_sets import LinkSet
 from redsync._drivers.maintenance import Maintenance
+from redsync._drivers.nodes import Node
 from redsync._drivers.pool import Pool
 from tests.support.hostile import Hostile
 from tests.support.locks import PATIENCE, SHORT, connect_set
@@ -262,6 +264,27 @@ def test_node_with_another_server_is_connected_anew(tended):
     assert tended.own.links[1] is None
     assert tended.fars[1].ended()
     assert not node.connected
+
+
+def test_set_does_not_use_a_connection_that_was_begun_before_the_node_moved(make_lasting, monkeypatch, eventually):
+    """It leads to the former server, which may be that of another node by now, and would have two votes."""
+    client = make_lasting()
+    connect_set(client)
+    node, opened = client.runner.nodes[0], Node.open
+
+    def moved(self, timeout):
+        connection = opened(self, timeout)
+        if self is node:
+            self.generation += 1
+        return connection
+
+    monkeypatch.setattr(Node, "open", moved)
+    link_set = LinkSet(client.runner.life)
+    client.runner.life.maintenance.connect(link_set, [node])
+    eventually(lambda: link_set._arrivals)
+    link_set.take_arrivals()
+    assert link_set.links[0] is None or link_set.links[0].generation < node.generation
+    link_set.end("the test is over", orderly=True)
 
 
 def test_connection_that_came_twice_is_closed(tended):

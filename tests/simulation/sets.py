@@ -234,11 +234,13 @@ class Sets:
     async def _connect(self, link_set: LentLinks, node: Node) -> None:
         MAKER.set(self._runner)
         timeout, index = self._maintenance.connect_timeout, node.index
+        generation = node.generation
         try:
             async with asyncio.timeout(TIMEOUTS * timeout):
                 connection = await open_connection(node.make_connection(timeout))
                 try:
-                    link = link_set.make_link(node, connection, await connection.run(join(node)))
+                    link = link_set.make_link(node, connection, await connection.run(join(node, generation)))
+                    link.generation = generation
                     if node.needed:
                         hold_back(link, node.needed, self._runner.timing.node_timeout)
                     if link_set.closed:
