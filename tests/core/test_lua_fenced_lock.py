@@ -6,17 +6,14 @@ import pytest
 import redis
 
 from redsync._core.memory import BIRTH_KEY
-from tests.core.conftest import KEYS, LEASE, ME, PLACE, guard_of, wake_channel
+from tests.core.conftest import KEYS, LEASE, ME, PLACE, Claims, guard_of, wake_channel
 
 OTHER = b"client-b:1"
 TOKENS = KEYS.foreign_token, KEYS.token
 DAY = 86_400_000
 
 
-class FencedNode:
-    def __init__(self, node):
-        self.node, self.redis = node, node.redis
-
+class FencedNode(Claims):
     def acquire(self, owner=ME, known=0, *, count=1, lease=LEASE, guard=0):
         return self.node.run(
             "fenced_lock_acquire", (KEYS.lock, *TOKENS), owner, count, lease, guard_of(guard) or "0,-,", known
@@ -29,9 +26,6 @@ class FencedNode:
     def write_back(self, token, owner=ME):
         return self.node.run("fenced_lock_write_back", (KEYS.lock, KEYS.token), owner, token)
 
-    def release(self, owner=ME):
-        return self.node.run("lock_release", KEYS.all, owner, 0, KEYS.channel)
-
     @property
     def token(self):
         return int(self.redis.get(KEYS.token))
@@ -41,7 +35,7 @@ class FencedNode:
 def fenced(node):
     """A node that never forgot anything."""
     node.redis.set(BIRTH_KEY, "original 1 -")
-    return FencedNode(node)
+    return FencedNode(node, "fenced_lock")
 
 
 def in_days(days):
@@ -132,8 +126,7 @@ MINUTE = 60_000
 
 def be_born(fenced, kind, age, process="-"):
     """Write a birth record of that age, ms; return the instant of the birth, us."""
-    seconds, micros = fenced.redis.time()
-    born = seconds * 1000 + micros // 1000 - age
+    born = fenced.now() - age
     fenced.redis.set(BIRTH_KEY, f"{kind} {born} {process}")
     return born * 1000
 

@@ -34,13 +34,6 @@ def locate(*answers, slot=100, nodes=3, replicas=0):
     return locator
 
 
-@pytest.mark.parametrize(
-    ("slot", "port", "epoch"), [(0, 7000, 1), (5460, 7000, 1), (5461, 7001, 2), (8192, 7002, 3), (8193, 7001, 2)]
-)
-def test_owner_of_the_slot_is_the_server(slot, port, epoch):
-    assert locate(told(), slot=slot).present == Location("127.0.0.1", port, epoch)
-
-
 def test_server_that_does_not_know_its_own_address_is_where_it_was_asked():
     assert locate(told(address=":{}@17000")).present == Location("127.0.0.1", 7000, 1)
 
