@@ -5,7 +5,6 @@ import redis
 
 from redsync._core.keys import LockKeys
 from tests.core.conftest import (
-    EARLIER,
     EXISTING,
     FOURTH,
     KEYS,
@@ -136,23 +135,6 @@ def test_late_acquire_followed_by_its_abandon_leaves_nothing(each):
     each.abandon(ME, leave=True)
     each.release(OTHER)
     assert each.node.dump() == {}
-
-
-@pytest.mark.parametrize(
-    ("late", "reply"),
-    [
-        (lambda each: each.release(EARLIER), 0),
-        (lambda each: each.abandon(EARLIER, leave=True), 0),
-        (lambda each: each.renew((b"x", EARLIER, 1, 60_000)), [0]),
-    ],
-    ids=["release", "rollback", "renewal"],
-)
-def test_late_command_of_an_earlier_hold_leaves_a_later_one_alone(each, lasts, late, reply):
-    """The command comes over a connection that was given up."""
-    each.acquire(count=2)
-    assert late(each) == reply
-    assert each.node.dump() == {KEYS.lock: each.value(ME, 2)}
-    assert lasts(each.left(), LEASE)
 
 
 # Release.

@@ -118,19 +118,26 @@ def test_release_leaves_the_queue_whatever_claim_it_finds(each, heard, found):
 
 
 @pytest.mark.parametrize(
-    "late",
+    ("late", "reply"),
     [
-        lambda each: each.release(EARLIER),
-        lambda each: each.abandon(EARLIER, leave=True),
-        lambda each: each.abandon(EARLIER, leave=False),
-        lambda each: each.queue(EARLIER, waited=9_000, ask_id=3),
+        (lambda each: each.release(EARLIER), 0),
+        (lambda each: each.abandon(EARLIER, leave=True), 0),
+        (lambda each: each.abandon(EARLIER, leave=False), 0),
+        (lambda each: each.renew((b"x", EARLIER, 1, 60_000)), [0]),
     ],
-    ids=["release", "rollback", "rollback that keeps waiting", "ask"],
+    ids=["release", "rollback", "rollback that keeps waiting", "renewal"],
 )
-def test_late_command_of_an_earlier_hold_does_not_touch_the_place(each, late):
+def test_late_command_of_an_earlier_hold_touches_neither_a_later_one_nor_its_place(each, lasts, late, reply):
+    """The command, here also an ask, comes over a connection that was given up."""
+    each.acquire(count=2)
+    assert late(each) == reply
+    assert each.node.dump() == {KEYS.lock: each.value(ME, 2)}
+    assert lasts(each.left(), LEASE)
+    each.release()
     each.acquire(OTHER)
     each.line_up(THIRD, ME, ask_id=7)
     late(each)
+    each.queue(EARLIER, waited=9_000, ask_id=3)
     assert each.waiters() == [THIRD, ME]
     assert each.place(ME)[1] == 7
 
