@@ -178,16 +178,6 @@ def test_abandon_never_drops_another_owners_claim(each, heard):
 # Renew.
 
 
-def test_renew_lengthens_our_claims_and_touches_no_queue(claims, lasts):
-    claims.acquire(lease=5_000)
-    claims.queue(OTHER)
-    queue = claims.redis.zrange(KEYS.queue, 0, -1, withscores=True), claims.place(OTHER)
-    for lease in (60_000, 1_000):
-        assert claims.renew((b"x", ME, 1, lease)) == [2]
-        assert lasts(claims.left(), 60_000), "it never shortens"
-    assert (claims.redis.zrange(KEYS.queue, 0, -1, withscores=True), claims.place(OTHER)) == queue
-
-
 def test_renew_decides_on_each_of_many_claims_by_itself(claims, lasts, write_foreign):
     for name, owner in [(b"ours", ME), (b"theirs", OTHER), (b"also ours", THIRD)]:
         claims.acquire(owner, keys=LockKeys.of(b"redsync:", name), lease=5_000)

@@ -209,29 +209,28 @@ def test_foreign_values_do_not_count_for_a_ticket(toy):
     assert tickets(toy) == [0, 4]
 
 
-@pytest.mark.parametrize(("ahead", "longest"), [(0, 1.5), (3, 1.6), (20, 2.0), (64, 2.1), (2000, 2.1)])
-def test_waiter_far_behind_looks_seldom_but_before_its_place_ends(make_toy, ahead, longest):
-    toy = make_toy(random=0.999)
-    toy.acquire(
-        ("ask lock_acquire for a place", toy.all_say([20_000, A, ahead])),
-        ("wait for wake-up", toy.slept()),
-        ("ask lock_acquire for a place", toy.all_say(NEW)),
-        crowded=True,
-    )
-    assert longest - 0.1 < toy.waits[0].until - toy.tallies[0].at <= longest + 0.01
+REDISSON = b"285475da-9152-4c83-822a-67ee2f116a79:52"
 
 
-@pytest.mark.parametrize(("ahead", "longest"), [(0, 0.05), (9, 0.5)])
-def test_waiter_for_a_lock_of_another_library_looks_often_near_the_front(make_toy, ahead, longest):
+@pytest.mark.parametrize(
+    ("by", "ahead", "longest"),
+    [
+        *((A, *row) for row in [(0, 1.5), (3, 1.6), (20, 2.0), (64, 2.1), (2000, 2.1)]),
+        # A lock of another library: nothing wakes us.
+        *((REDISSON, *row) for row in [(0, 0.05), (9, 0.5)]),
+    ],
+)
+def test_waiter_far_behind_looks_seldom_but_before_its_place_ends(make_toy, by, ahead, longest):
     toy = make_toy(random=0.999)
-    refused = toy.all_say([20_000, b"285475da-9152-4c83-822a-67ee2f116a79:52", ahead])
     toy.acquire(
-        ("ask lock_acquire for a place", refused),
+        ("ask lock_acquire for a place", toy.all_say([20_000, by, ahead])),
         ("wait for wake-up", toy.slept(0.01)),
         ("ask lock_acquire for a place", toy.all_say(NEW)),
         crowded=True,
     )
-    assert toy.waits[0].until - toy.tallies[0].at == pytest.approx(longest, rel=0.1)
+    assert (
+        longest - min(0.1, longest / 10) < toy.waits[0].until - toy.tallies[0].at <= longest + min(0.01, longest / 10)
+    )
 
 
 # No place.
