@@ -314,14 +314,14 @@ def _check_replicated(report: Report, replicas: int) -> Iterator[Finding]:
 
 def check_deployment(reports: Sequence[Report]) -> list[Finding]:
     """Return the findings about all nodes together; add findings to single nodes that differ from the others."""
-    _check_guards(reports)
+    is_local = all(is_loopback(report.endpoint) for report in reports)
+    _check_each(reports, is_local=is_local)
     _check_clients(reports)
-    _check_clocks(reports)
-    checks = (_check_count, _check_servers, _check_machines, _check_settings)
-    return [finding for check in checks for finding in check(reports)]
+    return [*_check_all(reports, is_local=is_local), *_check_settings(reports)]
 
 
-def _check_count(reports: Sequence[Report]) -> Iterator[Finding]:
+def _check_all(reports: Sequence[Report], *, is_local: bool) -> Iterator[Finding]:
+    """Check the number of nodes, and that each fails independently of the others."""
     count, quorum = len(reports), len(reports) // 2 + 1
     if count % 2 == 0:
         text = f"{count} nodes tolerate as many failures as {count - 1}: {(count - 1) // 2}"
@@ -330,33 +330,33 @@ def _check_count(reports: Sequence[Report]) -> Iterator[Finding]:
     if answered < quorum:
         text = f"only {answered} of {count} nodes answer; a quorum is {quorum}"
         yield Finding(text, "mend the others, as said of each")
-
-
-def _check_servers(reports: Sequence[Report]) -> Iterator[Finding]:
-    runs = Counter(report.info["run_id"] for report in reports if "run_id" in report.info)
-    for run_id, times in runs.items():
-        if times > 1:
+    for run_id, times in Counter(report.info.get("run_id") for report in reports).items():
+        if run_id is not None and times > 1:
             same = [report for report in reports if report.info.get("run_id") == run_id]
             names = ", ".join(report.node for report in same)
             if all(report.replicas is not None for report in same):
                 yield Finding(f"{names} are on one server: only one of them has a vote", _PART)
             else:
                 yield Finding(f"{names} are one server, listed {times} times", "list each server once")
+    if is_local and count > 1:
+        text = "all nodes run on this machine, and fail with it"
+        yield Finding(text, "fine for a trial; otherwise give each node its own machine", is_problem=False)
+    for host, times in Counter(_host(report.endpoint) for report in reports if not is_local).items():
+        if host and times > 1:
+            text = f"{times} of {count} nodes run on {host}, and fail with it"
+            yield Finding(text, "give each node its own machine", is_problem=count - times < quorum)
 
 
-def _check_guards(reports: Sequence[Report]) -> None:
-    # One node, or nodes on this machine only, are for trials.
-    is_serious = len(reports) > 1 and not all(is_loopback(report.endpoint) for report in reports)
+def _check_each(reports: Sequence[Report], *, is_local: bool) -> None:
+    """Add findings to single nodes that depend on the others."""
+    known = [report.offset for report in reports if report.offset is not None]
     for report in reports:
         if report.info.get("aof_enabled") == 0 and report.guard == 0:
             text = "forgets all holds when it restarts, and there is no restart guard"
             advice = "set restart_guard (REDSYNC_RESTART_GUARD) to the longest lease, or appendonly yes"
-            report.findings.append(Finding(text, f"{advice}, appendfsync always", is_problem=is_serious))
-
-
-def _check_clocks(reports: Sequence[Report]) -> None:
-    known = [report.offset for report in reports if report.offset is not None]
-    for report in reports:
+            # One node, or nodes on this machine only, are for trials.
+            is_problem = len(reports) > 1 and not is_local
+            report.findings.append(Finding(text, f"{advice}, appendfsync always", is_problem=is_problem))
         ahead = 0.0 if report.offset is None else report.offset - median(known)
         if abs(ahead) > OFFSET_MAX:
             text = f"its clock is {abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} the others"
@@ -416,19 +416,6 @@ def is_loopback(address: str) -> bool:
 
 def _host(address: str) -> str:
     return "" if address.startswith("/") else address.rpartition(":")[0]
-
-
-def _check_machines(reports: Sequence[Report]) -> Iterator[Finding]:
-    """Yield the findings about nodes that share a machine, and so fail together."""
-    if len(reports) > 1 and all(is_loopback(report.endpoint) for report in reports):
-        text = "all nodes run on this machine, and fail with it"
-        yield Finding(text, "fine for a trial; otherwise give each node its own machine", is_problem=False)
-        return
-    for host, times in Counter(_host(report.endpoint) for report in reports).items():
-        if host and times > 1:
-            text = f"{times} of {len(reports)} nodes run on {host}, and fail with it"
-            fatal = len(reports) - times < len(reports) // 2 + 1
-            yield Finding(text, "give each node its own machine", is_problem=fatal)
 
 
 def _check_witnesses(report: Report) -> Iterator[Finding]:
