@@ -15,9 +15,9 @@ import redis
 
 from redsync import AsyncClient, Client, LeaseLostError
 from redsync._core.scripts import Script
-from redsync._kinds import LOCKS
 from redsync.cli import main
 from redsync.testing import LocalNodes
+from tests.support.kinds import LOCKS, another, waits_in_line
 
 ROOT = Path(__file__).parents[1]
 SETTINGS, *USERS = re.findall(
@@ -113,9 +113,9 @@ def in_other_thread(function):
     return thread
 
 
-def use_lock(one, two, get, eventually):
-    """Do everything that a kind of lock can do; `get` makes it for a client."""
-    mine, yours = get(one), get(two)
+def use_lock(one, two, kind, eventually):
+    """Do everything that a kind of lock can do."""
+    mine, yours = LOCKS[kind](one, kind), another(kind)(two, kind)
     assert mine.acquire(timeout=20)
     assert not yours.acquire(timeout=0.3)
     waiter = in_other_thread(lambda: yours.acquire(timeout=20) and yours.release())
@@ -124,26 +124,10 @@ def use_lock(one, two, get, eventually):
     mine.release()
     waiter.join()
     assert mine.acquire(timeout=20)
-    eventually(lambda: len(one.inspect(mine.name).holders) == 1)
-    assert yours.force_release()
+    eventually(lambda: len(one.inspect(kind).holders) == 1)
+    assert LOCKS[kind](two, kind).force_release()
     with pytest.raises(LeaseLostError):
         mine.release()
-
-
-def use_read_write_lock(one, two, eventually):
-    mine, yours = one.get_read_write_lock("rw"), two.get_read_write_lock("rw")
-    with mine.read_lock as hold:
-        assert yours.read_lock.acquire(timeout=20)
-        writer = in_other_thread(lambda: yours.write_lock.acquire(timeout=20) and yours.write_lock.release())
-        eventually(lambda: one.inspect("rw").waiters)
-        hold.extend()
-        yours.read_lock.release()
-    writer.join()
-    assert mine.write_lock.acquire(timeout=20)
-    assert not yours.read_lock.acquire(False)
-    assert yours.write_lock.force_release()
-    with pytest.raises(LeaseLostError):
-        mine.write_lock.release()
 
 
 def use_semaphore(one, two, guarded, eventually):
@@ -231,8 +215,7 @@ def test_rule_suffices_for_everything_and_all_of_it_is_used(guarded, eventually)
     with guarded.client() as one, guarded.client() as two:
         eventually(lambda: {node.state for client in (one, two) for node in client.nodes()} == {"up"})
         for kind in LOCKS:
-            use_lock(one, two, lambda client, kind=kind: kind.maker(client)(kind.noun), eventually)
-        use_read_write_lock(one, two, eventually)
+            use_lock(one, two, kind, eventually)
         use_semaphore(one, two, guarded, eventually)
         use_others(one, two, guarded, eventually)
         use_commands(guarded, one, eventually)
@@ -251,15 +234,15 @@ def test_rules_have_every_command_that_their_scripts_call():
     assert commands_of(LOOK) == called_by([Script.load("name_inspect")]) | ours
 
 
-@pytest.mark.parametrize("kind", [kind for kind in LOCKS if kind.waits == "pauses"], ids=lambda kind: kind.word)
+@pytest.mark.parametrize("kind", [kind for kind in LOCKS if not waits_in_line(kind)])
 def test_lock_that_polls_needs_no_subscription(guarded, make_worker, kind):
     """Its page recommends it when the nodes' ACL forbids SUBSCRIBE."""
     guarded.allow([word for word in ALL if word != "+subscribe"])
     with guarded.client() as client:
-        lock = kind.maker(client)("x", timeout=20)
+        lock = LOCKS[kind](client, timeout=20)
         with lock as hold:
             assert not make_worker().do(lock.acquire, timeout=0.3)
-            waiting = make_worker().start(kind.maker(client)("x").acquire, timeout=20)
+            waiting = make_worker().start(LOCKS[kind](client).acquire, timeout=20)
             hold.release()
         assert waiting.result(20)
     assert guarded.refused() == {("command", "subscribe")}
