@@ -1,4 +1,4 @@
-"""The documentation's examples run and print what the pages say, and the navigation lists every page.
+"""The documentation's examples run and print what the pages say.
 
 The Python blocks of a page are one script, in order, at their own lines. A `text` block right after a Python block is
 that block's output; `...` matches anything. pytest runs a page with test functions. Hosts named `redis-1`, `redis-2`
@@ -262,11 +262,6 @@ def test_commands_that_do_not_run_have_valid_arguments():
     for path in PAGES:
         for command in commands_not_run(path.read_text()):
             assert parse(shlex.split(command)[1:]), (path, command)
-
-
-def test_navigation_lists_every_page():
-    listed = re.findall(r"^ +- .+: (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
-    assert sorted(listed) == sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
 
 
 def test_titles_of_pages_differ():
