@@ -19,7 +19,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 PARENT_DEATH_SIGNAL: Final = 1
 CHILD_SUBREAPER: Final = 36  # options of prctl(2)
@@ -33,18 +33,6 @@ def _has_proc() -> bool:
         return os.readlink(_PROC / "self") == str(os.getpid())
     except OSError:
         return False
-
-
-class _Process(NamedTuple):
-    state: str
-    parent: int
-    group: int
-    threads: int
-
-    @property
-    def lives(self) -> bool:
-        """True if it can still act; in a zombie, threads other than the first can."""
-        return self.state not in "ZX" or self.threads > 1
 
 
 class ProcessTree:
@@ -66,18 +54,22 @@ class ProcessTree:
         """Set the command's process and its process group, 0 for one that it leads, which gets signals in one step."""
         self._command, self._group = -command if not group else command, group or command
 
-    def members(self) -> dict[int, _Process]:
-        """Return the living members, parents before children: a shell continues when a child it waits for ends."""
-        table = dict(_processes())
+    def members(self) -> dict[int, int]:
+        """Return the living members, with the process group of each.
+
+        Parents come before children, as a shell continues when a child that it waits for ends.
+        """
+        processes = dict(_processes())
         children: dict[int, list[int]] = {}
-        for number, process in table.items():
-            children.setdefault(process.parent, []).append(number)
-        found: dict[int, _Process] = {}
+        for number, (parent, _, _) in processes.items():
+            children.setdefault(parent, []).append(number)
+        found: dict[int, int] = {}
         waiting = children.get(os.getpid(), [])
         while waiting:
             number = waiting.pop(0)
-            if table[number].lives:
-                found[number] = table[number]
+            _, group, lives = processes[number]
+            if lives:
+                found[number] = group
             waiting += children.get(number, ())
         return found
 
@@ -85,7 +77,7 @@ class ProcessTree:
         """Send a signal to all members, or to those of one process group; return the members that got it."""
         if not _has_proc():
             return {abs(self._command)} if self._command and _send(number, self._command) else set()
-        chosen = [member for member, process in self.members().items() if group in {None, process.group}]
+        chosen = [member for member, its_group in self.members().items() if group in {None, its_group}]
         if chosen and group == -self._command:
             _send(number, self._command)
         else:
@@ -130,7 +122,8 @@ def _send(number: int, whom: int) -> bool:
     return True
 
 
-def _processes() -> Iterator[tuple[int, _Process]]:
+def _processes() -> Iterator[tuple[int, tuple[int, int, bool]]]:
+    """Yield each process, with its parent, its process group, and whether it can still act."""
     for name in os.listdir(_PROC) if _has_proc() else ():
         if name.isdigit():
             # It has ended, or we may not see it.
@@ -138,4 +131,5 @@ def _processes() -> Iterator[tuple[int, _Process]]:
                 stat = (_PROC / name / "stat").read_bytes()
                 # The program's name is in parentheses, and may contain parentheses.
                 fields = stat[stat.rindex(b")") + 2 :].split()
-                yield int(name), _Process(fields[0].decode(), int(fields[1]), int(fields[2]), int(fields[17]))
+                # In a zombie, threads other than the first can act.
+                yield int(name), (int(fields[1]), int(fields[2]), fields[0] not in b"ZX" or int(fields[17]) > 1)

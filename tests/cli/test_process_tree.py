@@ -50,7 +50,7 @@ def proc(monkeypatch, tmp_path):
 
 
 def test_name_of_a_program_may_look_like_the_other_fields(proc):
-    assert proc(78, "a) R 1 1 1")[78].state == "S"
+    assert proc(78, "a) R 1 1 1") == {78: 1}
 
 
 def test_zombie_is_a_member_if_another_of_its_threads_runs(proc):
