@@ -12,16 +12,13 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 from urllib.parse import urlsplit
 
 from redsync import __version__
 from redsync._core.text import split_urls
 from redsync.cli.exits import BUSY, UNCONFIGURED, USAGE, SetupError
 from redsync.cli.output import put, tell, warn, write
-
-if TYPE_CHECKING:
-    from redsync import Client
 
 T = TypeVar("T")
 
@@ -142,20 +139,6 @@ def urls_of(options: argparse.Namespace) -> list[str]:
             UNCONFIGURED,
         )
     return urls
-
-
-def connect(options: argparse.Namespace) -> Client:
-    """Return a client of the nodes from the options, or else from the environment.
-
-    Raises:
-        SetupError: There are no URLs.
-        ConfigurationError: One is not valid, or settings contradict each other.
-    """
-    urls = urls_of(options)
-    from redsync.client import Client
-
-    lease = {} if options.lease is None else {"lease": options.lease}
-    return Client.from_env(urls, prefix=options.prefix, **lease)
 
 
 # The parsers.

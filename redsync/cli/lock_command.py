@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
-from redsync.cli.arguments import connect, name_of
+from redsync.cli.arguments import name_of, urls_of
 from redsync.cli.exits import ENDED, FAILED, NOT_EXECUTABLE, NOT_FOUND, SIGNALLED, SetupError, status_of
 from redsync.cli.output import warn
 from redsync.cli.shim import BEHIND, DESERTED, LONG, Policy
@@ -92,7 +92,11 @@ def _note(options: argparse.Namespace, text: str) -> None:
 
 
 def _hold_and_run(options: argparse.Namespace, command: list[str], shim: ShimProcess, signals: Signals) -> int:
-    with connect(options) as client, ExitStack() as stack:
+    urls, lease = urls_of(options), {} if options.lease is None else {"lease": options.lease}
+    # Not before the shim, which is a copy of this process, has started.
+    from redsync.client import Client
+
+    with Client.from_env(urls, prefix=options.prefix, **lease) as client, ExitStack() as stack:
         policy = _policy(options, client.runner.session.timing.lease)
         try:
             hold = _take(stack, client, options, signals)
