@@ -137,9 +137,6 @@ class ShimProcess:
                 _become_shim(other, before)
             with contextlib.suppress(PermissionError, ProcessLookupError):
                 os.setpgid(self.number, self.number)
-        except OSError:
-            self.pipe.close()
-            raise
         finally:
             other.close()
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -172,12 +169,6 @@ def _become_shim(pipe: Pipe, mask: set[int]) -> NoReturn:
         os._exit(0)
 
 
-def _end_of(hold: Hold) -> float:
-    """Return the instant at which a hold ends, or slightly before that."""
-    before = now()
-    return before + hold.remaining()
-
-
 class Supervisor:
     """Watches a command, through its shim, and the hold that it runs under.
 
@@ -202,7 +193,7 @@ class Supervisor:
         # With the terminal, the command is in our process group, so that Ctrl-C and Ctrl-Z reach both; else in its own.
         self._group = os.getpgrp() if has_terminal() else 0
         self._runs = False
-        self._until = _end_of(hold)
+        self._until = now() + hold.remaining()  # the clock first: never later than the end of the hold
         self._lost = False
         self._over = False
 
@@ -243,7 +234,7 @@ class Supervisor:
         self._over = True
 
     def _tell(self) -> None:
-        until = _end_of(self._hold)
+        until = now() + self._hold.remaining()
         # Two computations of the same end differ by the time between two readings of the clock; an end in the past
         # counts as now.
         if until > max(self._until, now()) + _RESOLUTION:
