@@ -66,17 +66,6 @@ def test_refused_waiter_is_queued_in_the_same_step_by_its_arrival(claims, waited
     assert (ask_id, guard, channel) == (7, 60_000, wake_channel(ME))
 
 
-def test_waiter_that_asks_again_keeps_its_place(claims):
-    claims.acquire(OTHER)
-    claims.queue(ME, waited=60_000, ask_id=1)
-    first = claims.redis.zscore(KEYS.queue, waiter_of(ME))
-    claims.queue(THIRD)
-    claims.queue(ME, waited=int(claims.now() - first), ask_id=2)
-    assert claims.waiters() == [ME, THIRD]
-    assert claims.redis.zscore(KEYS.queue, waiter_of(ME)) == pytest.approx(first, abs=SLACK)
-    assert claims.place(ME)[1] == 2, "the latest ask has this id"
-
-
 def test_queue_keys_expire_with_the_last_place(each, lasts):
     each.acquire(OTHER)
     for waiter, place, left in [(ME, PLACE, PLACE), (THIRD, 60_000, 60_000), (ME, 1_000, 60_000)]:
@@ -299,23 +288,6 @@ def test_wake_channel_and_names_with_blanks_are_kept_whole(each, ask_id):
 
 
 # Leaving, and staying.
-
-
-@pytest.mark.parametrize("was_handed", [False, True])
-def test_rollback_that_keeps_waiting_hands_nothing_over_and_keeps_its_place(each, heard, was_handed):
-    """It asks again in a moment. A waiter that is woken or gets the lock meanwhile would split the vote."""
-    each.acquire(OTHER)
-    each.line_up(ME, THIRD, ask_id=7)
-    if was_handed:
-        each.release(OTHER)
-        heard()
-    else:
-        each.redis.delete(KEYS.lock)
-        each.acquire(ME)
-    assert each.abandon(ME, leave=False) == 1
-    assert each.holder() is None
-    assert heard() == []
-    assert each.waiters() == [ME, THIRD]
 
 
 @pytest.mark.parametrize("asked", [7, "7+5000"])
