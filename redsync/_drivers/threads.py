@@ -3,9 +3,10 @@
 * **Effects** are performed in the calling thread. It borrows a set of links for its rounds (`pool`), and returns it
   before it sleeps or calls the application.
 * **Steps are atomic**: one lock per client is held while a protocol's own code runs, and never while an effect is
-  performed. A signal's handler or a finalizer may interrupt a step, and must not wait for its end; a finalizer may run
-  in the maintenance's thread, which must not wait for itself. There the maintenance performs its releases a moment
-  later, and its other calls raise `ReentrantCallError`. Anywhere else a handler or finalizer is an ordinary caller.
+  performed. A signal's handler or a finalizer may interrupt a step, or a thread with the client's mutex, and must not
+  wait for their end; a finalizer may run in the maintenance's thread, which must not wait for itself. There the
+  maintenance performs its releases a moment later, and its other calls raise `ReentrantCallError`. Anywhere else a
+  handler or finalizer is an ordinary caller.
 * **Owners are threads**, numbered per process. Numbers are never reused; a thread's number lives in a
   `threading.local`.
 * **Interruptions** are thrown into the protocol; the driver then performs its clean-up effects to the end.
@@ -110,7 +111,7 @@ class Life(AnyLife):
         self.deferred: Final[deque[Steps[None]]] = deque()
         self.closing = False
         self._opening: Final = SafeLock(threading.RLock())
-        self._has_mutex: Final = threading.Condition(self.mutex.lock)
+        self._mutex_check: Final = threading.Condition(self.mutex.lock)
         self._asleep: Final[set[Waitable]] = set()
         self.events: Final = EventThread(runner.notifier.announce)
         self.on_event = self.events.post
@@ -157,14 +158,14 @@ class Life(AnyLife):
 
     @property
     def may_wait(self) -> bool:
-        """False where the running thread would wait for itself: within a step, and in the maintenance's thread."""
+        """False where the running thread would wait for itself: within a step, with the mutex, in the maintenance."""
         maintenance = self.maintenance
-        return not (self.ours.stepping or (maintenance is not None and maintenance.is_current()))
+        return not (self.ours.stepping or (maintenance is not None and maintenance.is_current()) or self._has_mutex())
 
-    def has_mutex(self) -> bool:
+    def _has_mutex(self) -> bool:
         """Return whether the running thread has the mutex: a handler or a finalizer has interrupted it there."""
         try:
-            self._has_mutex.notify()  # Only a thread that has a condition's lock may do that.
+            self._mutex_check.notify()  # Only a thread that has a condition's lock may do that.
         except RuntimeError as error:
             if type(error) is not RuntimeError:
                 raise  # a signal handler's
@@ -494,12 +495,6 @@ class ThreadRunner(AnyRunner[Life]):
     def _send_by_maintenance(self, request: Request, tally: Tally, effect: Broadcast, life: Life) -> None:
         """Let the maintenance send a request, and wait for its votes."""
         maintenance, until = life.begin(), tally.sent_at + effect.timeout
-        if life.has_mutex():
-            # The maintenance needs it before it can send this, and so would never answer.
-            tally.close("an interrupted thread can't wait for the nodes: they get it in a moment")
-            if effect.deliver_to:
-                maintenance.post(partial(life.send, Request(effect, None), maintenance.own))
-            return
         maintenance.post(partial(life.send, request, maintenance.own))
         while True:
             life.sleep(request, until)

@@ -16,7 +16,7 @@ from redsync._core.keys import wake_channel
 from redsync._drivers.link_sets import LinkSet
 from tests.support.injection import alarm, inject
 from tests.support.leftovers import claims
-from tests.support.locks import PATIENCE, connect_set
+from tests.support.locks import PATIENCE, connect_set, timed
 
 STRIDE = 7
 """A run tries every seventh of about 300 points; the seed says which."""
@@ -152,6 +152,18 @@ def test_release_in_a_handler_that_interrupts_the_pool_does_not_wait_for_the_mai
     aside(release)
     eventually(lambda: not held(raw))
     life.pool.take_back(lent)
+
+
+def test_handler_that_interrupts_a_thread_with_the_mutex_does_not_wait(client, raw, eventually):
+    """The client's own thread needs it: until that is over it could neither close nor renew."""
+    lock, life = client.get_lock("x"), client.runner.life
+    assert lock.acquire(timeout=PATIENCE)
+    with life.mutex:
+        with pytest.raises(ReentrantCallError):
+            client.get_lock("y").acquire(timeout=PATIENCE)
+        _, seconds = timed(client.close)
+    assert seconds < 3.0
+    eventually(lambda: not held(raw))
 
 
 @pytest.mark.sweep
