@@ -96,11 +96,8 @@ def encoded(text: str) -> bytes:
 
 def name_of(text: str) -> str | bytes:
     """Return a name of the command line for the library: text, or bytes if it is not valid text."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return encoded(text)
-    return text
+    raw = encoded(text)
+    return text if raw.decode("utf-8", "replace") == text else raw
 
 
 def _checked(what: str, read: Callable[[str], T], fits: Callable[[T], bool]) -> Callable[[str], T]:

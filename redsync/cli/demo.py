@@ -109,9 +109,6 @@ class Attempt:
     written: int = 0
     reentries: int = 0
 
-    def __str__(self) -> str:
-        return f"worker {self.worker} from {self.granted} to {self.ended} ns"
-
 
 @dataclass
 class Outage:

@@ -27,8 +27,6 @@ from redsync.cli.queries import Nodes
 from redsync.metrics.labels import Groups, name_group
 
 Whose: TypeAlias = tuple[str, ...]
-Values: TypeAlias = defaultdict[tuple[str, Whose], float]
-"""The value of each metric with each of its labels."""
 
 _WHOSE: Final = ("kind", "name_group")
 
@@ -62,22 +60,15 @@ class Kept:
 
     def collect(self) -> Iterable[Metric]:
         """Look at the nodes, and return the metrics; for the registry."""
-        view, values = self._look(), defaultdict[tuple[str, Whose], float](float)
+        view, clock, values = self._look(), time.time(), defaultdict[tuple[str, Whose], float](float)
         is_known = sum(node["error"] is None for node in view["nodes"]) >= view["quorum"]
         values["redsync_kept_look_quorum", ()] = is_known
         for node in view["nodes"]:
             values["redsync_kept_node_up", (node["node"],)] = node["error"] is None
         if is_known:
-            self._note_names(view, time.time(), values)
-        families = {name: GaugeMetricFamily(name, text, labels=labels) for name, (text, labels) in KEPT.items()}
-        for (name, labels), value in values.items():
-            families[name].add_metric(labels, value)
-        return families.values()
-
-    def _note_names(self, view: View, clock: float, values: Values) -> None:
-        values["redsync_kept_names", ()] = len(view["names"])
-        values["redsync_kept_names_complete", ()] = not view["more"]
-        for entry in view["names"]:
+            values["redsync_kept_names", ()] = len(view["names"])
+            values["redsync_kept_names_complete", ()] = not view["more"]
+        for entry in view["names"] if is_known else ():
             whose = self._labels(entry["name"], entry["kind"], entry["holders"][:1])
             values["redsync_kept_holds", whose] += entry["held"]
             values["redsync_kept_waiting", whose] += entry["waiting"]
@@ -89,6 +80,10 @@ class Kept:
                     whose = self._labels(entry["name"], entry["kind"], [holder])
                     oldest = values["redsync_kept_hold_age_seconds", whose]
                     values["redsync_kept_hold_age_seconds", whose] = max(oldest, clock - holder["held_since"])
+        families = {name: GaugeMetricFamily(name, text, labels=labels) for name, (text, labels) in KEPT.items()}
+        for (name, labels), value in values.items():
+            families[name].add_metric(labels, value)
+        return families.values()
 
     def _labels(self, name: str, kind: str, holders: list[dict[str, Any]]) -> Whose:
         told = f"{holders[0]['mode']} lock" if holders and holders[0]["mode"] else kind
@@ -106,7 +101,7 @@ def exporter(options: Any) -> int:
         except (OSError, OverflowError) as error:
             raise SetupError(f"can't listen on {host} port {port}: {error}", UNAVAILABLE) from error
         with server:
-            shown = f"[{host}]" if ":" in host else host
+            shown = options.listen.netloc.rpartition(":")[0]  # an IPv6 address in its brackets
             warn(f"http://{shown}:{server.server_port}/metrics serves what the nodes keep; Ctrl-C stops it")
             thread.join()
     return FINE
