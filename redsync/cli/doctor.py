@@ -26,7 +26,6 @@ from redsync.cli.doctor_checks import (
     check_deployment,
     checked,
     findings_about,
-    nodes_by_finding,
     worded,
 )
 from redsync.cli.exits import BROKEN, FINE, UNCONFIGURED, SetupError, state_of
@@ -53,13 +52,13 @@ def doctor(options: Any) -> int:
         report.said, report.guard = survey.value or (), guard
         report.findings += findings_about(report)
     general = check_deployment(reports)
-    nodes_with = nodes_by_finding(reports, general)
     if options.json:
-        found = {"restart_guard": guard, "findings": _findings_json(general)}
-        write_json({"nodes": list(map(_node_json, reports)), "quorum": nodes.quorum, **found})
+        view = {"nodes": list(map(_node_json, reports)), "quorum": nodes.quorum, "restart_guard": guard}
+        write_json({**view, "findings": _findings_json(general)})
     else:
-        _print(reports, nodes_with)
-    return nodes.status(answers) or (BROKEN if any(finding.is_problem for finding in nodes_with) else FINE)
+        _print(reports, general)
+    found = [*general, *(finding for report in reports for finding in report.findings)]
+    return nodes.status(answers) or (BROKEN if any(finding.is_problem for finding in found) else FINE)
 
 
 def _restart_guard(nodes: Sequence[Node]) -> float:
@@ -125,18 +124,19 @@ def _clients(client: redis.Redis, begin: bytes) -> dict[str, Heard] | None:
     return heard
 
 
-def _print(reports: list[Report], nodes_with: dict[Finding, list[str]]) -> None:
+def _print(reports: list[Report], general: list[Finding]) -> None:
     from redsync.cli.tables import print_table
 
     print_table(HEADINGS, list(map(_row, reports)), turns=True)
     if groups := [report for report in reports if report.replicas is not None]:
         put("")
         print_table(GROUP_HEADINGS, list(map(_group_row, groups)), turns=True)
-    for is_problem, title in ((True, "needs attention"), (False, "good to know")):
-        chosen = {finding: nodes for finding, nodes in nodes_with.items() if finding.is_problem is is_problem}
-        if chosen:
-            put("", f"{title}:", *worded(chosen, len(reports)))
-    if not any(finding.is_problem for finding in nodes_with):
+    problems, notes = (list(worded(reports, general, is_problem=is_problem)) for is_problem in (True, False))
+    if problems:
+        put("", "needs attention:", *problems)
+    if notes:
+        put("", "good to know:", *notes)
+    if not problems:
         put("", "nothing needs attention")
 
 
@@ -147,7 +147,7 @@ def _row(report: Report) -> tuple[str, ...]:
     uptime = NOT_ALLOWED if report.uptime is None else told(report.uptime)
     clock = NOT_ALLOWED if report.offset is None else f"{report.offset * 1000:+.0f} ms"
     latency = "-" if report.latency is None else f"{report.latency * 1000:.2f} ms"
-    policy = report.policy or ("-" if report.info else NOT_ALLOWED)
+    policy = report.info.get("maxmemory_policy") or ("-" if report.info else NOT_ALLOWED)
     return (report.node, state, report.version, report.role, report.persistence, policy, uptime, clock, latency)
 
 
@@ -165,7 +165,7 @@ def _node_json(report: Report) -> dict[str, Any]:
     return {
         **{each: getattr(report, each) for each in told},
         **{each: None if report.error else getattr(report, each) for each in ("version", "role", "persistence")},
-        "eviction": report.policy,
+        "eviction": report.info.get("maxmemory_policy"),
         "clock_offset": report.offset,
         "server": latest and latest.server,
         "epoch": latest and latest.epoch,

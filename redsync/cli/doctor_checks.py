@@ -149,11 +149,6 @@ class Report:
         return "append-only file" if self.info["aof_enabled"] == 1 else "none, or snapshots"
 
     @property
-    def policy(self) -> str | None:
-        """Which keys it evicts when its memory is full."""
-        return self.info.get("maxmemory_policy")
-
-    @property
     def uptime(self) -> float | None:
         """Seconds since it started."""
         return self.info.get("uptime_in_seconds")
@@ -201,15 +196,6 @@ def findings_about(report: Report) -> list[Finding]:
     return [*_check_server(report), *own, *_check_witnesses(report)]
 
 
-def nodes_by_finding(reports: Sequence[Report], general: Sequence[Finding] = ()) -> dict[Finding, list[str]]:
-    """Return each finding with its nodes: one about several nodes is shown once, one about all together with none."""
-    found: dict[Finding, list[str]] = {finding: [] for finding in general}
-    for report in reports:
-        for finding in report.findings:
-            found.setdefault(finding, []).append(report.node)
-    return found
-
-
 def _check_answer(report: Report) -> Iterator[Finding]:
     error = str(report.error)
     if is_refusal(error):
@@ -222,12 +208,17 @@ def _check_answer(report: Report) -> Iterator[Finding]:
     yield Finding(f"{trouble}: {error}", next(known, "start it, or correct its URL or firewall"))
 
 
-def worded(found: Mapping[Finding, Sequence[str]], count: int) -> Iterator[str]:
-    """Yield the lines that say what was found on which of `count` nodes; without nodes, on all together."""
+def worded(reports: Sequence[Report], general: Sequence[Finding], *, is_problem: bool) -> Iterator[str]:
+    """Yield the lines about the problems, or else the notes: each finding once, with its nodes if not all together."""
+    found: dict[Finding, list[str]] = {finding: [] for finding in general}
+    for report in reports:
+        for finding in report.findings:
+            found.setdefault(finding, []).append(report.node)
     for finding, nodes in found.items():
-        where = f"{'each node' if len(nodes) == count > 1 else ', '.join(nodes)}: " if nodes else ""
-        yield f"  {where}{finding.text}"
-        yield f"     -> {finding.advice}"
+        if finding.is_problem is is_problem:
+            where = f"{'each node' if len(nodes) == len(reports) > 1 else ', '.join(nodes)}: " if nodes else ""
+            yield f"  {where}{finding.text}"
+            yield f"     -> {finding.advice}"
 
 
 def _check_server(report: Report) -> Iterator[Finding]:
@@ -247,10 +238,11 @@ def _check_server(report: Report) -> Iterator[Finding]:
         advice = f"move it nearer, or raise node_timeout ({NODE_TIMEOUT:g} s): a slower node has no vote"
         yield Finding(text, advice, is_problem=report.latency > NODE_TIMEOUT / 2)
     most, used = int(report.info.get("maxmemory", 0)), int(report.info.get("used_memory", 0))
-    if report.info and report.policy is None:
+    policy = report.info.get("maxmemory_policy")
+    if report.info and policy is None:
         yield Finding("does not tell its eviction policy", "make sure that it is noeviction", is_problem=False)
-    if report.policy not in (None, "noeviction"):
-        text = f"evicts keys ({report.policy}) when its memory is full: held locks vanish"
+    if policy not in (None, "noeviction"):
+        text = f"evicts keys ({policy}) when its memory is full: held locks vanish"
         text += "" if most else "; but maxmemory is 0 now, so it never evicts"
         advice = "CONFIG SET maxmemory-policy noeviction, also in its configuration file"
         yield Finding(text, advice, is_problem=most > 0)

@@ -70,14 +70,14 @@ def _run(options: argparse.Namespace) -> int:
 
 def _advice(options: argparse.Namespace) -> Iterator[str]:
     """Yield what `redsync doctor` says of nodes that do not answer."""
-    from redsync.cli.doctor_checks import Report, findings_about, nodes_by_finding, worded
+    from redsync.cli.doctor_checks import Report, findings_about, worded
     from redsync.cli.queries import Nodes
 
     answers = Nodes(options).ask(lambda client, _: client.ping())
-    reports = [Report(answer.node, error=answer.error) for answer in answers if answer.error is not None]
+    reports = [Report(answer.node, error=answer.error) for answer in answers]
     for report in reports:
-        report.findings += findings_about(report)
-    return worded(nodes_by_finding(reports), len(answers))
+        report.findings += findings_about(report) if report.error is not None else ()
+    return worded(reports, (), is_problem=True)
 
 
 def _say(text: str) -> None:

@@ -253,7 +253,9 @@ class Shim:
             self._hear(*words)
         instant = now()
         self._decide(instant)
-        if self._is_over(instant):
+        # While unkillable processes run, keep the lock as long as renewals succeed; after that, waiting is pointless.
+        has_lock = self._schedule.reason != LOST and instant < self._schedule.until
+        if self._tree.gone or (instant >= self._killed_at + KILL_TIMEOUT and not has_lock):
             self._pipe.send("over", self._status or 0, self._schedule.reason, 0)
             return True
         pause = self._schedule.next - instant
@@ -283,11 +285,6 @@ class Shim:
             if instant >= self._killed_at + KILL_TIMEOUT and not self._told_left:
                 self._told_left = True
                 self._pipe.send("left", left)
-
-    def _is_over(self, instant: float) -> bool:
-        # While unkillable processes run, keep the lock as long as renewals succeed; after that, waiting is pointless.
-        has_lock = self._schedule.reason != LOST and instant < self._schedule.until
-        return self._tree.gone or (instant >= self._killed_at + KILL_TIMEOUT and not has_lock)
 
     def _reap(self) -> None:
         for number, status in self._tree.reap():
