@@ -64,11 +64,9 @@ class Pipe:
         """Yield the messages received so far."""
         while not self.closed and self._end.poll():
             try:
-                words = self._end.recv()
+                yield self._end.recv()
             except (EOFError, OSError):
                 self.closed = True
-            else:
-                yield words
 
 
 def unblocked_pipe() -> tuple[int, int]:
