@@ -260,7 +260,19 @@ class Demo:
             f"{PROCESSES} processes with {THREADS} threads each will compete for {LOCKS} locks for {self._seconds:g} s "
             f"(seed {self._seed})",
         )
-        self._start_workers()
+        for process in range(PROCESSES):
+            arguments = map(str, (self._seed, process, self._counters))
+            worker = subprocess.Popen(  # noqa: S603  (runs our own module)
+                [*_WORKER, *arguments, *self._nodes.urls],
+                stdin=subprocess.PIPE,
+                stdout=self._journal,
+                bufsize=0,
+                pass_fds=[self._counters],
+                start_new_session=True,  # Ctrl-C in the terminal reaches the demo, which then ends the workers
+            )
+            # The stack ends it, or before that the end of its standard input.
+            self._workers.append(self._stack.enter_context(worker))
+            self._stack.callback(worker.kill)  # does nothing to a process that has ended
         began = time.monotonic()
         put(
             f"waiting for the first lock: a server that has just started may have forgotten locks that are still held, "
@@ -277,21 +289,6 @@ class Demo:
             time.sleep(_POLL)
         counters = [_counter(self._counters, lock) for lock in range(LOCKS)]
         return Report(self._attempts, counters, left, self._outages, self._seconds, self._begin)
-
-    def _start_workers(self) -> None:
-        """Start the worker processes; the stack ends them, or the end of their standard input."""
-        for process in range(PROCESSES):
-            arguments = map(str, (self._seed, process, self._counters))
-            worker = subprocess.Popen(  # noqa: S603  (runs our own module)
-                [*_WORKER, *arguments, *self._nodes.urls],
-                stdin=subprocess.PIPE,
-                stdout=self._journal,
-                bufsize=0,
-                pass_fds=[self._counters],
-                start_new_session=True,  # Ctrl-C in the terminal reaches the demo, which then ends the workers
-            )
-            self._workers.append(self._stack.enter_context(worker))
-            self._stack.callback(worker.kill)  # does nothing to a process that has ended
 
     def _read(self) -> None:
         """Read the new whole lines of the journal."""

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 PARENT_DEATH_SIGNAL: Final = 1
-CHILD_SUBREAPER: Final = 36  # options of prctl(2)
+CHILD_SUBREAPER: Final = 36  # options of prctl(2); the second makes us the parent of descendants whose parent ends
 _LINUX: Final = sys.platform == "linux"
 _PROC: Final = Path("/proc")
 
@@ -45,10 +45,6 @@ class ProcessTree:
     def __init__(self) -> None:
         self.gone = False
         self._command = self._group = 0
-
-    def adopt(self) -> None:
-        """Become the parent of descendants whose parent ends."""
-        set_option(CHILD_SUBREAPER, 1)
 
     def lead(self, command: int, group: int) -> None:
         """Set the command's process and its process group, 0 for one that it leads, which gets signals in one step."""

@@ -25,7 +25,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, Final, NamedTuple
 
 from redsync.cli.exits import SIGNALLED
-from redsync.cli.process_tree import PARENT_DEATH_SIGNAL, ProcessTree, set_option
+from redsync.cli.process_tree import CHILD_SUBREAPER, PARENT_DEATH_SIGNAL, ProcessTree, set_option
 
 now: Callable[[], float] = (
     # The clock of the leases: it runs while the machine sleeps.
@@ -172,7 +172,7 @@ class Shim:
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self._tree = ProcessTree()
-        self._tree.adopt()
+        set_option(CHILD_SUBREAPER, 1)
         self._policy: Policy
         self._schedule: Schedule
         self._process: subprocess.Popen[bytes]

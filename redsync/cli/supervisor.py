@@ -24,7 +24,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 from redsync.cli.exits import SIGNALLED
-from redsync.cli.process_tree import ProcessTree
+from redsync.cli.process_tree import CHILD_SUBREAPER, ProcessTree, set_option
 from redsync.cli.shim import DESERTED, KILL_TIMEOUT, LONGEST_SLEEP, Pipe, Policy, Shim, now, unblocked_pipe
 
 if TYPE_CHECKING:
@@ -200,8 +200,8 @@ class Supervisor:
     def run(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         """Run the command; return when it and all its descendants have ended."""
         try:
-            # Adopt first: if the shim is killed a moment later, the command's descendants must be ours.
-            self._shim.tree.adopt()
+            # First: if the shim is killed a moment later, the command's descendants must be ours.
+            set_option(CHILD_SUBREAPER, 1)
             self._pipe.send(self._policy, self._until, self._group, command, environment, self._signals.ignored)
             while not self._over:
                 self._tell()
