@@ -3,10 +3,10 @@
 * **Effects** are performed in the calling thread. It borrows a set of links for its rounds (`pool`), and returns it
   before it sleeps or calls the application.
 * **Steps are atomic**: one lock per client is held while a protocol's own code runs, and never while an effect is
-  performed. A signal's handler or a finalizer may interrupt a step, or a thread with the client's mutex, and must not
-  wait for their end; a finalizer may run in the maintenance's thread, which must not wait for itself. There the
-  maintenance performs its releases a moment later, and its other calls raise `ReentrantCallError`. Anywhere else a
-  handler or finalizer is an ordinary caller.
+  performed, except that a renewal is made and sent in one step. A signal's handler or a finalizer may interrupt a step,
+  or a thread with the client's mutex, and must not wait for their end; a finalizer may run in the maintenance's thread,
+  which must not wait for itself. There the maintenance performs its releases a moment later, and its other calls raise
+  `ReentrantCallError`. Anywhere else a handler or finalizer is an ordinary caller.
 * **Owners are threads**, numbered per process. Numbers are never reused; a thread's number lives in a
   `threading.local`.
 * **Interruptions** are thrown into the protocol; the driver then performs its clean-up effects to the end.
@@ -439,20 +439,6 @@ class ThreadRunner(AnyRunner[Life]):
             raise forked()
         call.owner = owner
 
-    def _compose(self, effect: Broadcast, tally: Tally, life: Life) -> Request:
-        request = Request(effect, tally)
-        if not request.data:
-            # It is made of the holds that live now, in one step with the choice.
-            try:
-                life.ours.stepping = True
-                with life.monitor:
-                    if not request.make():
-                        tally.close("nothing to send")
-                        request.finish()
-            finally:
-                life.ours.stepping = False
-        return request
-
     def _broadcast(self, effect: Broadcast, call: Call) -> Tally:
         life, clock = call.life, self.clock
         self._check(effect, call)
@@ -462,19 +448,16 @@ class ThreadRunner(AnyRunner[Life]):
         tally = effect.tally(self._addresses)
         # First: that waits for the first connections, and the command may name the processes to which they lead.
         link_set = self._borrow(effect, call)
-        request = self._compose(effect, tally, life)
-        if not request.done:
-            tally.sent_at = sent_at = clock()
-            try:
-                if link_set is None:
-                    self._send_by_maintenance(request, tally, effect, life)
-                else:
-                    life.send(request, link_set)
-                    if not (request.done or link_set.wait(request, sent_at + effect.timeout)):
-                        link_set.close_round(request, f"no answer within {effect.timeout:g} s")
-            except BaseException:
-                call.throw_away()
-                raise
+        try:
+            request = self._send(effect, tally, link_set, life)
+            until = tally.sent_at + effect.timeout
+            if link_set is None:
+                self._await_maintenance(request, until, life)
+            elif not (request.done or link_set.wait(request, until)):
+                link_set.close_round(request, f"no answer within {effect.timeout:g} s")
+        except BaseException:
+            call.throw_away()
+            raise
         if tally.failed and self.notifier.subscriptions:
             self.notifier.note_votes(tally)
         tally.at = clock()
@@ -492,10 +475,37 @@ class ThreadRunner(AnyRunner[Life]):
             life.pool.borrow(call.sets)
         return call.sets[0] if call.sets else None
 
-    def _send_by_maintenance(self, request: Request, tally: Tally, effect: Broadcast, life: Life) -> None:
-        """Let the maintenance send a request, and wait for its votes."""
-        maintenance, until = life.begin(), tally.sent_at + effect.timeout
-        maintenance.post(partial(life.send, request, maintenance.own))
+    def _send(self, effect: Broadcast, tally: Tally, link_set: LinkSet | None, life: Life) -> Request:
+        """Send the command of a round over a set, or by the maintenance; return its request."""
+        request = Request(effect, tally)
+        if request.data:
+            self._send_made(request, tally, link_set, life)
+            return request
+        # It is made of the holds that live now, and sent in the same step: else a release of one of them, over another
+        # set, could come in between, and nodes would execute it first.
+        try:
+            life.ours.stepping = True
+            with life.monitor:
+                if request.make():
+                    self._send_made(request, tally, link_set, life)
+                else:
+                    tally.close("nothing to send")
+                    request.finish()
+        finally:
+            life.ours.stepping = False
+        return request
+
+    def _send_made(self, request: Request, tally: Tally, link_set: LinkSet | None, life: Life) -> None:
+        tally.sent_at = self.clock()
+        if link_set is None:
+            maintenance = life.begin()
+            maintenance.post(partial(life.send, request, maintenance.own))
+        else:
+            life.send(request, link_set)
+
+    def _await_maintenance(self, request: Request, until: float, life: Life) -> None:
+        """Wait for the votes on a request that the maintenance sends."""
+        maintenance = life.begin()
         while True:
             life.sleep(request, until)
             if request.done:
