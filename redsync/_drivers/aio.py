@@ -41,7 +41,7 @@ log = logging.getLogger("redsync")
 _OTHER_LOOP = "this client belongs to another event loop, the one that first used it: make one AsyncClient per loop"
 
 _CLOSE_TIMEOUT = 2.0
-"""Seconds that `close` waits for other tasks to end their calls."""
+"""Seconds that `close` waits for other tasks to end their calls, besides those for nodes."""
 
 _LAST_CHANCE = 0.03
 """Seconds that nodes always have to answer, no matter how long the first connections took."""
@@ -271,7 +271,7 @@ class AioLife(AnyLife):
         if self.active:
             self.idle = asyncio.get_running_loop().create_future()
             with suppress(asyncio.CancelledError):
-                await asyncio.wait([self.idle], timeout=_CLOSE_TIMEOUT)
+                await asyncio.wait([self.idle], timeout=_CLOSE_TIMEOUT + runner.timing.node_timeout)
         try:
             await runner.drive(runner.shutdown(self.session, runner.clock()), AioCall(self), runner.perform)
         finally:

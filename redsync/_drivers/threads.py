@@ -53,7 +53,7 @@ _MOMENT = 0.0002
 """Seconds until a thread looks again whether another has ended its step: a step takes some tens of microseconds."""
 
 _CLOSE_TIMEOUT = 2.0
-"""Seconds that a closing client waits for threads to end their calls."""
+"""Seconds that a closing client waits for threads to end their calls, besides those for nodes."""
 
 _LONGEST_SLEEP: Final = 1.0
 """Seconds after which a sleeper looks at the clock, which continues while the machine is suspended."""
@@ -604,7 +604,7 @@ class ThreadRunner(AnyRunner[Life]):
             life.end_sleeps()
             self._drive_own(self.shutdown(life.session, self.clock()), life, maintenance)
             life.left.set()
-            deadline = self.clock() + _CLOSE_TIMEOUT
+            deadline = self.clock() + _CLOSE_TIMEOUT + self.timing.node_timeout
             while life.active and (now := self.clock()) < deadline:
                 maintenance.serve(now + 0.001)
             if life.session.holds:

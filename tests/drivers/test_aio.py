@@ -9,8 +9,20 @@ import time
 import pytest
 
 from redsync import NodeChanged
+from redsync._drivers import aio
 from redsync._drivers.aio_link_sets import AioLinkSet
-from tests.aio_support import both_loops, claims, client_of, in_loop, run, structures, turns, until, uvloop_in_sweeps
+from tests.aio_support import (
+    both_loops,
+    claims,
+    client_of,
+    in_loop,
+    run,
+    structures,
+    take,
+    turns,
+    until,
+    uvloop_in_sweeps,
+)
 from tests.drivers.conftest import LOOKS, stand_by
 from tests.support.locks import PATIENCE, states
 
@@ -107,6 +119,24 @@ def test_callback_that_exits_ends_the_loop_and_holds_are_released(make_client, r
         asyncio.run(main())
     assert caught.value.code == 3
     assert claims(raw) == []
+
+
+# The end.
+
+
+@in_loop
+async def test_closing_client_waits_for_calls_as_long_as_these_wait_for_nodes(make_client, raw, monkeypatch):
+    """Else one that was granted its lock after that would hold it, and nothing would release it."""
+    monkeypatch.setattr(aio, "_CLOSE_TIMEOUT", 0.1)
+    client = make_client(lease=600.0, node_timeout=PATIENCE)
+    await take(client.get_lock("x"))
+    for node in raw:
+        node.client_pause(500, all=False)
+    acquiring = asyncio.create_task(client.get_lock("x").acquire(timeout=PATIENCE))
+    await until(lambda: client.runner.life.active)
+    await client.close()
+    assert claims(raw) == []
+    await acquiring
 
 
 # Interruptions.

@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 
 from redsync import QuorumError, RedsyncError, ReentrantCallError
+from redsync._drivers import threads
 from redsync._drivers.link_sets import LinkSet
 from redsync._drivers.threads import Call
 from tests.support.forks import in_child
@@ -265,6 +266,23 @@ def test_call_is_under_way_until_it_has_returned_its_set(make_lasting, monkeypat
         pass
     assert under_way == [True, True]
     assert not life.active
+
+
+def test_closing_client_waits_for_calls_as_long_as_these_wait_for_nodes(
+    make_lasting, raw, other, eventually, monkeypatch
+):
+    """Else one that was granted its lock after that would hold it, and nothing would release it."""
+    monkeypatch.setattr(threads, "_CLOSE_TIMEOUT", 0.1)
+    client = make_lasting(lease=600.0, node_timeout=PATIENCE)
+    connect_set(client)
+    for node in raw:
+        node.client_pause(500, all=False)
+    acquiring = other.start(client.get_lock("x").acquire, timeout=PATIENCE)
+    eventually(lambda: any(link_set.owes for link_set in client.runner.life.pool.sets()))
+    client.close()
+    assert not any(claims(node) for node in raw)
+    assert not acquiring.exception(PATIENCE)
+    assert not client.get_lock("x").owned()
 
 
 # Processes and clocks.
