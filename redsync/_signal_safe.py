@@ -71,6 +71,6 @@ class SafeEvent:
         try:
             self._gates[id(gate)] = gate
             if not self._is_set:  # Only now: else it might be set in between.
-                gate.acquire(timeout=timeout)
+                gate.acquire(timeout=min(timeout, threading.TIMEOUT_MAX))
         finally:
             self._gates.pop(id(gate), None)

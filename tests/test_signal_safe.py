@@ -7,6 +7,7 @@ import pytest
 
 from redsync._signal_safe import SafeEvent, SafeLock
 from tests.support.injection import Interruption
+from tests.support.locks import PATIENCE
 
 
 @pytest.fixture
@@ -62,3 +63,11 @@ def test_event_can_be_set_whenever_a_signal_handler_has_raised_in_a_wait(strike)
     event.set()
     event.wait(1e6)
     assert event.is_set()
+
+
+def test_event_can_be_awaited_for_longer_than_a_lock_of_python(other, eventually):
+    event = SafeEvent()
+    waiting = other.start(event.wait, 1e12)
+    eventually(lambda: event._gates or waiting.done())
+    event.set()
+    waiting.result(PATIENCE)

@@ -22,7 +22,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -222,9 +222,11 @@ class Maintenance(AnyMaintenance[LinkSet]):
                 finally:
                     self._finish()
                 return
-            except Exception:
-                # An unrelated error must not cost a hold: log it, and continue with a new watchdog.
-                quietly(log.exception, "the maintenance failed and starts again; please report this")
+            except BaseException:
+                # An unrelated error must not cost a hold: log it, and continue with a new watchdog. Even a log handler
+                # of the application that exits: it would end this thread alone, and renewals with it.
+                with suppress(SystemExit):
+                    quietly(log.exception, "the maintenance failed and starts again; please report this")
                 for link in list(self.own.links):
                     if link is not None:
                         self.own.discard(link, "the maintenance failed")

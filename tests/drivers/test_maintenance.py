@@ -309,8 +309,9 @@ def test_idle_set_that_is_looked_after_is_not_replaced(tended):
 # Its thread.
 
 
-def test_maintenance_that_fails_says_so_and_starts_again(make_client, nodes, warnings, eventually):
-    """An unrelated error must not cost a hold."""
+@pytest.mark.parametrize("error", [KeyError("odd"), SystemExit(3)], ids=["fails", "exits"])
+def test_maintenance_that_fails_says_so_and_starts_again(make_client, nodes, warnings, eventually, error):
+    """An unrelated error must not cost a hold: not even `sys.exit()` in the application's handler of a log line."""
     client = make_client(lease=6.0)
     with client.get_lock("x") as hold:
         maintenance = client.runner.life.maintenance
@@ -319,7 +320,7 @@ def test_maintenance_that_fails_says_so_and_starts_again(make_client, nodes, war
         def fail():
             maintenance._registry.report_changes = report_changes
             failed.append(True)
-            raise KeyError("odd")
+            raise error
 
         maintenance._registry.report_changes = fail
         maintenance.wake()
