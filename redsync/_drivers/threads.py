@@ -216,18 +216,25 @@ class Call:
         sets: A list of the set that it has borrowed, empty if it has none; see `pool`.
         owner: The owner of its latest command.
         subscribed: The keys to whose wake-ups it subscribes.
-        invalidated: True once an exception struck in a round: the maintenance sends what follows, after it has ended
-            the set, or sent what it was given before.
+        by_maintenance: True once the maintenance sends its commands, because no set was free, or an exception struck in
+            a round: it sends what follows too, behind these, and after it has ended the set.
     """
 
-    __slots__ = ("invalidated", "life", "owner", "sets", "subscribed")
+    __slots__ = ("by_maintenance", "life", "owner", "sets", "subscribed")
 
     def __init__(self, life: Life) -> None:
         self.life = life
         self.sets: Final[list[LinkSet]] = []
         self.owner: Owner | None = None
         self.subscribed: set[bytes] = set()
-        self.invalidated = False
+        self.by_maintenance = False
+
+    def borrow(self) -> LinkSet | None:
+        """Return a set of links; None if the maintenance must send the command, and those behind it until a sleep."""
+        if not (self.sets or self.by_maintenance):
+            self.life.pool.borrow(self.sets)
+        self.by_maintenance = not self.sets
+        return self.sets[0] if self.sets else None
 
     def return_set(self) -> None:
         """Return the set; record that its nodes owe replies to this owner."""
@@ -246,7 +253,7 @@ class Call:
 
     def throw_away(self) -> None:
         """Give up the set: an exception struck while it was in use."""
-        self.invalidated = True
+        self.by_maintenance = True
         self.life.pool.throw_away(self.sets)
 
     def end(self) -> None:
@@ -421,6 +428,7 @@ class ThreadRunner(AnyRunner[Life]):
                 return None
             case Wait():
                 call.return_set()
+                call.by_maintenance = False
                 return self._wait(effect, call)
             case Signal(key):
                 life.wakeups.signal(key)
@@ -465,15 +473,11 @@ class ThreadRunner(AnyRunner[Life]):
 
     def _borrow(self, effect: Broadcast, call: Call) -> LinkSet | None:
         """Return a set of links for a round; None if the maintenance must send the command."""
-        if call.sets:
-            return call.sets[0]
-        life = call.life
-        maintenance = life.begin()
-        if not maintenance.begun.is_set():
-            maintenance.await_begun(maintenance.patience if effect.patience is None else effect.patience)
-        if not call.invalidated:
-            life.pool.borrow(call.sets)
-        return call.sets[0] if call.sets else None
+        if not call.sets:
+            maintenance = call.life.begin()
+            if not maintenance.begun.is_set():
+                maintenance.await_begun(maintenance.patience if effect.patience is None else effect.patience)
+        return call.borrow()
 
     def _send(self, effect: Broadcast, tally: Tally, link_set: LinkSet | None, life: Life) -> Request:
         """Send the command of a round over a set, or by the maintenance; return its request."""
@@ -517,9 +521,7 @@ class ThreadRunner(AnyRunner[Life]):
         self._check(effect, call)
         life = call.life
         request = Request(effect, None)
-        if not (call.sets or call.invalidated or life.closing):
-            life.pool.borrow(call.sets)
-        link_set = call.sets[0] if call.sets else None
+        link_set = call.borrow() if call.sets or not life.closing else None
         if link_set is None:
             maintenance = life.begin()
             maintenance.post(partial(life.send, request, maintenance.own))

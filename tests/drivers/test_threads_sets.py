@@ -9,9 +9,13 @@ from functools import partial
 import pytest
 
 from redsync import QuorumError, RedsyncError, ReentrantCallError
+from redsync._core.effects import tell
 from redsync._drivers import threads
 from redsync._drivers.link_sets import LinkSet
 from redsync._drivers.threads import Call
+from redsync._protocols.claims import AcquireRequest
+from redsync._protocols.holding import rollback_of
+from redsync._protocols.lock import LOCK, acquire
 from tests.support.forks import in_child
 from tests.support.injection import Interruption, alarm
 from tests.support.leftovers import claims
@@ -153,6 +157,26 @@ def test_wake_up_waits_for_no_set(narrow, make_lasting, other, eventually):
 
 
 # Order between sets.
+
+
+def test_command_does_not_overtake_an_earlier_one_of_its_call_that_the_maintenance_has_yet_to_send(make_lasting):
+    """Here the rollback of a claim that would refuse it; a set is free by then, over which it would be quicker."""
+    client = make_lasting(max_connections=1, node_timeout=2.0)
+    connect_set(client)
+    lock, runner, blocked = client.get_lock("x"), client.runner, threading.Event()
+    assert lock.acquire(timeout=PATIENCE)
+    former, lent = lock._state(), Call(runner.life)
+    other = AcquireRequest(name="x", kind=LOCK, keys=lock._keys, owner=runner.new_owner(), timeout=0.0)
+
+    def steps():
+        runner.life.pool.borrow(lent.sets)
+        yield from tell(rollback_of(former, leave=True))
+        lent.return_set()
+        return (yield from acquire(runner.session, other, runner.now()))
+
+    runner.life.maintenance.post(partial(blocked.wait, PATIENCE))
+    threading.Timer(0.2, blocked.set).start()
+    assert runner.run(steps()) is not None
 
 
 def test_release_goes_out_again_behind_what_nodes_have_not_answered_over_another_set(

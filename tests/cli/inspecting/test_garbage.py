@@ -67,7 +67,7 @@ def run(nodes, capsys, monkeypatch):
 
 @pytest.mark.parametrize("garbled", GARBLED, indirect=True)
 def test_commands_name_an_unreadable_node_and_continue_with_the_others(garbled, run, make_client):
-    with pytest.raises(LeaseLostError), make_client(n=2).get_lock("x") as hold:  # noqa: PT012  (released by force at the end)
+    with pytest.raises(LeaseLostError), make_client(n=2).get_lock("x", lease=60) as hold:  # noqa: PT012  (released by force at the end)
         status, out, err = run("ls", url=garbled)
         assert (status, "Traceback" in err) == (0, False), err
         assert "2/3" in out
