@@ -452,6 +452,9 @@ class WindowClaim(SlotClaim):
             state, self._began = yield from other._keep(self._began, timeout_at)
             asked.append(state.since)
         self._late = self._began - min(asked) >= self._window.round_limit
+        if self._late:
+            self.needs_new_claim = False  # Nodes hear of no success, so none is to be kept longer.
+            return tally, self._began
         for other in self._others:
             assert other.reserved is not None, "it has just been asked for"
             yield from other._tell_nodes(other.reserved.claim, other.reserved.slots, self._began)

@@ -378,6 +378,15 @@ def test_slots_reserved_long_ago_are_asked_for_again_before_they_count(several):
     assert toy.asked[-1].guard == several.rates[1].window.guard
 
 
+def test_success_that_waited_too_long_for_reserved_slots_is_told_to_no_node(several):
+    """It does not count, so its slots need no longer time: that is for a process that is slow to tell nodes."""
+    toy = several.toy
+    granted, slowly = (ASK, toy.all_say(got(0))), (ASK, toy.all_say(got(0), takes=0.6))
+    script = granted, *refused(several, None), granted, slowly, UNDO, UNDO, granted, granted, CONFIRM, CONFIRM
+    assert several.play(*script, (CLOCK, toy.slept()), timeout=None)
+    assert told_to_keep(several) == pytest.approx([1.01 * 60.0029, 1.01 * 1.0029], abs=1e-4)
+
+
 def test_node_that_may_execute_an_ask_with_a_place_later_does_not_count_for_reserved_slots(several):
     """Over an abandoned connection: if others wait there, the node would drop the slots that it has granted since."""
     toy = several.toy
