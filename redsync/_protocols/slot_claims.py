@@ -435,7 +435,12 @@ class WindowClaim(SlotClaim):
 
     def valid_until(self, tally: Tally) -> float:
         """Return until when a win in that round counts as a success."""
-        return tally.at if self._late else self._began + min(each._telling for each in (self, *self._others))
+        return tally.at if self._late else self._began + self._allowed
+
+    @property
+    def _allowed(self) -> float:
+        """Within how many seconds nodes must have been told of the success, for it to count."""
+        return min(each._telling for each in (self, *self._others))
 
     def is_confirmed(self, tally: Tally) -> bool:
         """Return True if nothing is left to confirm: it only reserves slots, or the round was too late to count."""
@@ -460,8 +465,11 @@ class WindowClaim(SlotClaim):
             yield from other._tell_nodes(other.reserved.claim, other.reserved.slots, self._began)
         yield from self._tell_nodes(claim, self.best(tally)[0], self._began)
         at = (yield from wait(Wait(self._began))).at  # A wait for a past instant only reads the clock.
+        took, allowed = at - self._began, self._allowed
         for each in (self, *self._others):
-            each._window.note(at - self._began, each._telling)
+            each._window.note(took, each._telling)
+            if took >= allowed:
+                each._too_short = allowed
         return tally, at
 
     def _tell_nodes(self, claim: bytes, slots: tuple[int, ...], now: float) -> Steps[None]:
@@ -498,7 +506,7 @@ class WindowClaim(SlotClaim):
         if self._told:
             yield from tell(rollback_of(state, leave=False))
             state.claim, self._exact = request.owner.claim(next(session.claims)), state.slots
-            self._told, self._too_short, counted = False, self._telling, session.all_nodes
+            self._told, counted = False, session.all_nodes
         command = self.ask(state.claim, ())
         self._counted = counted
         state.may_keep, state.kept_until = session.all_nodes, now + self.round_timeout + self.lease
@@ -515,8 +523,6 @@ class WindowClaim(SlotClaim):
 
     def asks_again_after_late_win(self, tally: Tally) -> bool:
         """Ask for the same slots once more: the nodes have granted them, but the success would come too late."""
-        if self.needs_new_claim:  # Else the round itself took too long.
-            self._too_short = self._telling
         # Under a new limit nodes would grant the slots that this claim has under the old one.
         late = self._may_harm_later and tally.refused + tally.granted < tally.sent.bit_count()
         self.needs_new_claim = self.needs_new_claim or self._is_outdated or late

@@ -437,6 +437,16 @@ def test_slow_telling_of_several_rates_is_repeated_with_other_claims_for_each(se
     assert float(toy.commands[8].args[2]) > float(toy.commands[2].args[2])
 
 
+def test_rate_that_allowed_enough_time_to_tell_nodes_allows_no_more_because_another_did_not(several):
+    toy = several.toy
+    granted = ASK, toy.all_say(got(0))
+    several.rates[1].window.note(0.08, 1.0)  # a slow success before: now it allows 20 ms
+    told = CONFIRM, CONFIRM, (CLOCK, toy.slept(meanwhile=lambda: toy.pass_time(0.003)))
+    assert several.play(granted, granted, *told, UNDO, granted, UNDO, granted, CONFIRM, CONFIRM, (CLOCK, toy.slept()))
+    before, _, after, _ = told_to_keep(several)
+    assert 1.01 * 60.01 < after < before
+
+
 def test_slots_reserved_once_more_after_slow_telling_need_no_other_claim(several):
     toy = several.toy
     granted = ASK, toy.all_say(got(0))
