@@ -235,7 +235,8 @@ class RetryAfterAccuracy(OwnChecker):
     """Promised room: a program that waits for as long as `retry_after` said, and then tries once, succeeds.
 
     The exception is that others came meanwhile: nodes got requests for the same limiter since the program began to ask;
-    or that a program changed its rate then, or did not learn whether it has.
+    or that a program changed its rate then, or did not learn whether it has; or that its own rollback came behind its
+    next ask, because nodes had forgotten that script.
     The promise must hold without faults (see `fault_free`), because a node that could not be asked may keep more than
     the others. Programs report what they do (`Machine.tell` with "wonders", "room", "asks" with `how="told"`, and with
     the outcome).
@@ -262,6 +263,8 @@ class RetryAfterAccuracy(OwnChecker):
         self._changing: Final[Counter[str]] = Counter()
         self._changed: Final[dict[str, float]] = {}
         self._kept: Final[dict[str, dict[tuple[int, bytes], float]]] = {}
+        # For each rollback, its client, the instant at which it was sent, and the nodes that have executed it.
+        self._undone: Final[dict[bytes, tuple[str, float, set[int]]]] = {}
 
     def see(self, event: Did | Executed | Sent) -> str | None:
         """Record answers and requests, and look at outcomes and messages."""
@@ -273,7 +276,11 @@ class RetryAfterAccuracy(OwnChecker):
         name = event.keys[0].decode().rpartition(":")[2]
         claim = claims(event.script, event.keys, event.args)[0]
         if isinstance(event, Sent):
+            if verb == "abandon":
+                self._undone[claim.id] = event.client, event.at, set()
             return self._see_message(event, name, claim) if verb == "confirm" else None
+        if verb == "abandon" and claim.id in self._undone:
+            self._undone[claim.id][2].add(event.node)
         kept, which = self._kept.setdefault(name, {}), (event.node, claim.id)
         if verb == "acquire":
             # Under several rates an owner asks for the longest window first.
@@ -326,6 +333,9 @@ class RetryAfterAccuracy(OwnChecker):
             if seconds >= self._longest(window) and (self._is_slow(did) or self._is_kept(window, asked)):
                 return None
         if others or self.sim.fault_free.lasted() < did.at - since + _QUIESCENCE:
+            return None
+        quorum, client = quorum_of(len(self.sim.nodes)), did.machine.name
+        if any(who == client and at >= since and len(done) < quorum for who, at, done in self._undone.values()):
             return None
         return (
             f"{did.who} on {did.machine.name} learned at {since:.6f} that {name!r} has room in "
