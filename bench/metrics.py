@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from typing import NamedTuple
@@ -34,13 +35,13 @@ class Sample(NamedTuple):
 class Idle(Observer):
     """An observer that receives every event at once, and stores nothing."""
 
-    def listen(self, nodes: Sequence[str], now: Callable[[], float]) -> ObserverSubscription:
+    def listen(self, now: Callable[[], float]) -> ObserverSubscription:
         """Return a subscription that drops all events; see `Observer`."""
 
         def hear(event: Event | Detail) -> None:
             pass
 
-        return ObserverSubscription(nodes, hear, replies=0)
+        return ObserverSubscription(hear, deque(maxlen=0))
 
 
 class _Side(NamedTuple):

@@ -112,8 +112,8 @@ class Vote(NamedTuple):
         return f"{self.node} {self.choice.value}{': ' if self.detail else ''}{self.detail}"
 
 
-Ballot: TypeAlias = tuple[Choice, Any, Any]
-"""A node's choice, its reply parsed, and the raw reply or (text) why it FAILED."""
+Ballot: TypeAlias = tuple[Choice, Any, Any, float]
+"""A node's choice, its reply parsed, the raw reply or (text) why it FAILED, and the instant of the reply."""
 
 
 class Tally:
@@ -165,8 +165,8 @@ class Tally:
         self.parse = parse
         self.decide = decide or plainly
 
-    def record(self, node: int, reply: object) -> bool | None:
-        """Count the reply of the node with that index; return True if this vote ended the wait.
+    def record(self, node: int, reply: object, at: float = 0.0) -> bool | None:
+        """Count the reply that the node with that index gave at an instant; return True if this vote ended the wait.
 
         None means that the parser does not know such a reply, so the vote FAILED: it may answer another command.
         """
@@ -178,19 +178,19 @@ class Tally:
         except UNREADABLE as error:
             if is_interruption(error):
                 raise
-            self._count(node, (_FAILED, None, f"unexpected reply {outline(reply)}"))
+            self._count(node, (_FAILED, None, f"unexpected reply {outline(reply)}", at))
             return None
-        return self._count(node, (choice, answer, reply))
+        return self._count(node, (choice, answer, reply, at))
 
     def fail(self, node: int, reason: str) -> bool:
         """Count the node as FAILED for that reason, if it has not voted; return True if that ended the wait."""
-        return self.open and self.ballots[node] is None and self._count(node, (_FAILED, None, reason))
+        return self.open and self.ballots[node] is None and self._count(node, (_FAILED, None, reason, 0.0))
 
     def close(self, reason: str) -> None:
         """End the round: nodes that have not voted become FAILED for that reason, and the verdict is WON or LOST."""
         for node in range(len(self.nodes)):
             if self.verdict is _PENDING and self.ballots[node] is None:
-                self._count(node, (_FAILED, None, reason))
+                self._count(node, (_FAILED, None, reason, 0.0))
         if self.verdict is _PENDING:
             # Only a custom decision can leave a full tally PENDING. No more votes will come, so the round was not won.
             self.verdict = _LOST

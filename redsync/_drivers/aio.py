@@ -479,8 +479,7 @@ class AioRunner(AnyRunner[AioLife]):
                 links.close_round(request, f"no answer within {effect.timeout:g} s")
         else:
             tally.close("nothing to send")
-        if tally.failed and self.notifier.subscriptions:
-            self.notifier.note_votes(tally)
+        self.notifier.note_round(tally)
         tally.at = clock()
         return tally
 

@@ -18,7 +18,7 @@ from redsync._core.effects import Steps
 from redsync._core.holds import HoldTable, Owner
 from redsync._core.keys import client_key
 from redsync._core.memory import Processes
-from redsync._core.observing import Event, noting_of
+from redsync._core.observing import Event
 from redsync._core.session import Session
 from redsync._core.timing import Timing
 from redsync._drivers.any_maintenance import AnyMaintenance
@@ -47,8 +47,8 @@ class AnyLife(Shared):
     on_event: Callable[[Event], None]
 
     def __init__(self, runner: AnyRunner[Any]) -> None:
-        environment, subscriptions = runner.environment, runner.notifier.subscriptions
-        super().__init__(runner.nodes, runner.clock, runner.timing.node_timeout, noting_of(subscriptions))
+        environment = runner.environment
+        super().__init__(runner.nodes, runner.clock, runner.timing.node_timeout)
         self.runner: Any = runner
         self.client_id: Final = environment.new_id()
         client = environment.describe()
@@ -62,7 +62,7 @@ class AnyLife(Shared):
             record_key=client_key(self.client_id),
             record=client.pack(),
             processes=Processes(),
-            observed=bool(subscriptions),
+            observed=bool(runner.notifier.subscriptions),
             client=client,
             epoch=epoch,
         )
@@ -128,7 +128,7 @@ class AnyRunner(ABC, Generic[LifeT]):
         self.watchdog: Final = watchdog
         self.shutdown: Final = shutdown
         self._addresses: Final = [node.address for node in nodes]
-        self.notifier: Final = Notifier(listeners, self._contain, self._addresses, self.clock)
+        self.notifier: Final = Notifier(listeners, self._contain, self.clock)
         self.closed = False
         self.client: Callable[[], object] = lambda: self
         self._lives: Final[dict[int, LifeT]] = {}

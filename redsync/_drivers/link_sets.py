@@ -70,17 +70,10 @@ class Shared(ABC):
         releases: The pending releases.
         wakeups: The signals that end sleeps.
         next_number: Returns the next number in the order of the client's commands.
-        noting: For each node, notes how long a reply took, for observers; empty without observers.
         installed: The links of all sets.
     """
 
-    def __init__(
-        self,
-        nodes: Sequence[Node],
-        clock: Callable[[], float],
-        node_timeout: float,
-        noting: Sequence[Callable[[float], object]] = (),
-    ) -> None:
+    def __init__(self, nodes: Sequence[Node], clock: Callable[[], float], node_timeout: float) -> None:
         self.process: Final = os.getpid()
         self.nodes: Final = nodes
         self.clock: Final = clock
@@ -89,7 +82,6 @@ class Shared(ABC):
         self.releases: Final = PendingReleases(len(nodes), self.mutex)
         self.wakeups: Final = Wakeups(self.mutex, clock)
         self.next_number: Final = itertools.count(1).__next__
-        self.noting: Final = noting
         self.installed: Final[set[AnyLink]] = set()
 
     @abstractmethod
@@ -394,10 +386,7 @@ class AnyLinkSet(ABC):
             return
         if request.done:
             return
-        noting = self._shared.noting
-        if noting:
-            noting[link.index](max(now - tally.sent_at, 0.0))
-        ended = tally.record(link.index, reply)
+        ended = tally.record(link.index, reply, now)
         if ended is None:
             # A proxy may have lost or repeated an answer, which would shift all later replies to other requests.
             raise LinkFault(f"sent an unexpected reply {outline(reply)}")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any, Final
 
-from redsync._core.observing import Detail, Event, HoldLost, HoldOrphaned, NodeChanged, Observer, ObserverSubscription
+from redsync._core.observing import Detail, Event, HoldLost, HoldOrphaned, NodeChanged, Observer, Round
 from redsync._core.quorum import Tally
 
 __all__ = ["EventThread", "Notifier", "quietly"]
@@ -41,7 +41,6 @@ class Notifier:
         self,
         listeners: Sequence[Callable[[Event], object]],
         contain: Callable[[BaseException], bool] | None = None,
-        nodes: Sequence[str] = (),
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """Make a notifier, which calls the listeners with each event.
@@ -49,9 +48,7 @@ class Notifier:
         `contain` is called with a callback's error that is not an `Exception`, and returns True if it handled the
         error: so a callback that calls `sys.exit()` does not end a client's maintenance.
         """
-        self.subscriptions: Final[tuple[ObserverSubscription, ...]] = tuple(
-            listener.listen(nodes, now) for listener in listeners if isinstance(listener, Observer)
-        )
+        self.subscriptions: Final = [listener.listen(now) for listener in listeners if isinstance(listener, Observer)]
         plain = [listener for listener in listeners if not isinstance(listener, Observer)]
         self._listeners: Final = (*plain, *(subscription.hear for subscription in self.subscriptions))
         self._contain: Final = contain
@@ -80,10 +77,10 @@ class Notifier:
         for listener in self._listeners:
             self._call(listener, event)
 
-    def note_votes(self, tally: Tally) -> None:
-        """Tell observers which votes of a round failed."""
+    def note_round(self, tally: Tally) -> None:
+        """Tell observers of a round that is over."""
         for subscription in self.subscriptions:
-            subscription.note_votes(tally)
+            subscription.rounds.append(Round.of(tally))
 
     def _call(self, function: Callable[..., object], *args: Any) -> None:
         try:

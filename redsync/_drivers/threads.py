@@ -466,8 +466,7 @@ class ThreadRunner(AnyRunner[Life]):
         except BaseException:
             call.throw_away()
             raise
-        if tally.failed and self.notifier.subscriptions:
-            self.notifier.note_votes(tally)
+        self.notifier.note_round(tally)
         tally.at = clock()
         return tally
 

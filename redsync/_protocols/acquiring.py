@@ -90,7 +90,7 @@ def acquire_new(claim: Claim, now: float) -> Steps[HoldState | None]:
     try:
         if queue is not waiter and not queues.enter(queue, waiter):
             if request.record is not None:
-                request.record.begin_waiting()
+                session.waiting.add(request.record)
             now = yield from queues.wait_turn(queue, waiter, now, deadline)
             if not queues.may_go(queue, waiter) and queue not in queues.without_quorum:
                 return None
@@ -160,7 +160,9 @@ def _compete(  # noqa: PLR0912, PLR0915  (each is one of the decisions above)
                 raise refusal or no_quorum(request.name, tally, request.kind.label, at=now)
             # Wait, then ask again.
             if record is not None:
-                record.note_sleep(now, queued=policy.taken)
+                session.waiting.add(record)
+                if policy.taken and "queued" not in record.counts:
+                    record.note("queued", now)
             failures = failures + 1 if without_quorum or claim.is_split(tally) else 0
             if without_quorum:
                 until = min(deadline, down_since + session.timing.outage_timeout)
@@ -202,7 +204,7 @@ def _ask(
     tally = yield from broadcast(ask)
     now, sent = tally.at, tally.sent
     if record is not None:
-        record.note_round(tally)
+        record.note("round", now, tally)
     if tally.won and not claim.is_confirmed(tally):
         # Nodes that are absent now may get that; so must a rollback after it.
         sent = claim.session.all_nodes
@@ -287,7 +289,7 @@ def _wait_for_nodes(
     random = session.random()
     if splits:
         if record is not None:
-            record.note_split(tally.at)
+            record.note("split", tally.at)
         # From now on each try queues in the same step in which a node refuses it.
         _queue(claim, policy, tally)
         usual = retry_delay(splits, random, longest=0.05)
@@ -297,7 +299,7 @@ def _wait_for_nodes(
     key = _wake_key(claim, policy)
     wake = yield from wait(Wait(until, key, enough=session.quorum, grace=_GRACE, ask_id=policy.ask_id))
     if record is not None and wake.signals:
-        record.note_woken(wake.at)
+        record.note("woken", wake.at)
     valid_until = session.timing.valid_until(tally.sent_at, policy.handed)
     enough_left = valid_until - wake.at > claim.least_left * (valid_until - tally.sent_at)
     return wake.at, valid_until if enough_left and wake.handed.bit_count() >= session.quorum else 0.0
@@ -335,7 +337,7 @@ def _begin_hold(
         tally=won,
     )
     if won is None and request.record is not None:
-        request.record.note_handed_over(since)
+        request.record.note("handed over", since)
     # First: an interruption from here on must find the hold, to drop it.
     request.state = state
     claim.register(state)

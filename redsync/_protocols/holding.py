@@ -149,7 +149,7 @@ def release(
         NotOwnedError: Another thread released them first.
     """
     if session.observed:
-        return tell_observers(state, "released", _release(session, state, now, holds, on_lost))
+        return tell_observers(state, _release(session, state, now, holds, on_lost))
     return _release(session, state, now, holds, on_lost)
 
 
@@ -248,7 +248,7 @@ def give_back(session: Session, state: HoldState, now: float = -math.inf) -> Ste
     """Release a hold on behalf of its owner, whatever its count, without waiting; leave it before its `keep_until`."""
     end = _leave if now < state.keep_until and state.lost is None else _give_back
     if session.observed:
-        return tell_observers(state, "given back", end(session, state))
+        return tell_observers(state, end(session, state))
     return end(session, state)
 
 

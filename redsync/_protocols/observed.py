@@ -33,23 +33,22 @@ def observed(
     limit: int | None = None,
 ) -> Steps[ResultT]:
     """Acquire, and report to observers; result and errors are those of `acquire`."""
-    record = request.record = AcquireRecord(request.name, kind, request.holds, limit, now, session.waiting)
+    record = AcquireRecord(request.name, kind, wanted=request.holds, limit=limit, started=now)
+    request.record = record
     try:
         result: Any = yield from acquire(session, request, now)
     except BaseException as error:
-        if record.waiting:
-            record.end_waiting()
+        session.waiting.discard(record)
         outcome: Literal["no_quorum", "error"] = "no_quorum" if isinstance(error, QuorumError) else "error"
         yield from notify(AcquireEnded(record, outcome, None, type(error).__name__))
         raise
-    if record.waiting:
-        record.end_waiting()
+    session.waiting.discard(record)
     hold = result if isinstance(result, HoldState) else None
     yield from notify(AcquireEnded(record, "won" if result else "busy", hold))
     return result  # type: ignore[no-any-return]
 
 
-def tell_observers(state: HoldState, how: Literal["released", "given back"], steps: Steps[None]) -> Steps[None]:
+def tell_observers(state: HoldState, steps: Steps[None]) -> Steps[None]:
     """Run a protocol that ends one acquisition of a hold or all; tell observers if none is left."""
     try:
         yield from steps
@@ -58,4 +57,4 @@ def tell_observers(state: HoldState, how: Literal["released", "given back"], ste
             if state.lost is None:
                 # Observers may keep the hold for a while, and callbacks refer to the client.
                 state.on_lost.clear()
-            yield from notify(HoldEnded(state, how))
+            yield from notify(HoldEnded(state))

@@ -132,9 +132,7 @@ def renew(
     for state, reason in lost:
         yield from lose(state, reason)
     if ends:
-        # The share of the lease that each had left.
-        left = tuple((ends[state] - tally.at) / state.lease for state in confirmed)
-        yield from notify(HoldsRenewed(tuple(confirmed), left))
+        yield from notify(HoldsRenewed({state: (ends[state] - tally.at) / state.lease for state in confirmed}))
     return confirmed, tally
 
 

@@ -513,7 +513,7 @@ class WindowClaim(SlotClaim):
         again = Broadcast(command, request.owner, self.parse, timeout_at(now), self.guard, decide=self.decide)
         tally = yield from broadcast(again)
         if request.record is not None:
-            request.record.note_round(tally)
+            request.record.note("round", tally.at, tally)
         if not tally.won:
             label = request.kind.label
             raise OvertakenError(tally.at, no_quorum(request.name, tally, label) if tally.without_quorum else None)

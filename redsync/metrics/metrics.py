@@ -3,7 +3,7 @@
 An exporter reads the counters (`_counts`) and gauges at each collection. It gets the values of histograms in batches,
 and stores or passes them on as it likes (`_record_all`).
 
-**Cost.** A caller appends one entry for an acquire and one for its end, and a float for each reply (see `observing`).
+**Cost.** A caller appends one entry for an acquire, one for its end, and one for each round (see `observing`).
 The rest is done in batches, by the thread that collects, or by a caller that finds the entries many. The values of one
 series go to the exporter as a list.
 
@@ -24,8 +24,7 @@ import threading
 import weakref
 from abc import abstractmethod
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
-from itertools import repeat, starmap
+from collections.abc import Callable
 from typing import Any, Final, TypeAlias, TypeVar
 
 from redsync._core import observing
@@ -51,9 +50,10 @@ _MOST_EARLY: Final = 256
 _LONG = 256
 """The number of entries from which a caller processes them."""
 
-_MOST_REPLIES = 65_536
-"""The most round trips per node, and failed votes, kept until they are processed; the oldest are dropped first."""
+_MOST_ROUNDS = 16_384
+"""The most rounds kept until they are processed; the oldest are dropped first."""
 
+_COUNTED: Final = {i.ROUNDS: "round", i.SPLITS: "split", i.HAND_OVERS: "handed over"}
 _LIMITED: Final = {"won": "admitted", "busy": "refused"}
 
 
@@ -69,21 +69,20 @@ class Metrics(observing.Observer):
         self._holds: Final[dict[HoldState, tuple[Labels, float]]] = {}
         self._early: Final[dict[HoldState, tuple[float, str | None]]] = {}
         self._inbox: Final[deque[tuple[observing.Event | observing.Detail, float]]] = deque()
-        self._took: Final[dict[str, deque[float]]] = {}
-        self._failed: Final[deque[tuple[str, str]]] = deque(maxlen=_MOST_REPLIES)
+        self._rounds: Final[deque[observing.Round]] = deque(maxlen=_MOST_ROUNDS)
         self._reentrant, self._lock = SafeLock(threading.RLock()), SafeLock(threading.Lock())
         FORKED.add(self)
 
     def _begin(self) -> None:
         """Reset in the child of a fork, which has none of its parent's holds; counts stay."""
         self._reentrant, self._lock = SafeLock(threading.RLock()), SafeLock(threading.Lock())
-        every: tuple[Any, ...] = (self._inbox, self._failed, self._values, self._holds, self._early)
-        for each in (*every, *self._took.values()):
+        every: tuple[Any, ...] = (self._inbox, self._rounds, self._values, self._holds, self._early)
+        for each in every:
             each.clear()
 
     # For clients.
 
-    def listen(self, nodes: Sequence[str], now: Callable[[], float]) -> observing.ObserverSubscription:
+    def listen(self, now: Callable[[], float]) -> observing.ObserverSubscription:
         """Return the subscription for a client; see `Observer`."""
 
         def hear(event: observing.Event | observing.Detail) -> None:
@@ -91,11 +90,8 @@ class Metrics(observing.Observer):
             if len(self._inbox) >= _LONG:
                 self._work_off_some()
 
-        subscription = observing.ObserverSubscription(nodes, hear)
         # Shared with other clients, so that nothing is lost when a client ends.
-        subscription.took = tuple(self._took.setdefault(node, deque(maxlen=_MOST_REPLIES)) for node in nodes)
-        subscription.failed = self._failed
-        return subscription
+        return observing.ObserverSubscription(hear, self._rounds)
 
     def attach(self, client: Any) -> None:
         """Begin to read the gauges of a client; see `Observer`."""
@@ -131,11 +127,12 @@ class Metrics(observing.Observer):
         """Count all entries so far; with the lock held."""
         for _ in range(len(self._inbox)):
             self._note(*self._inbox.popleft())
-        for _ in range(len(self._failed)):
-            node, reason = self._failed.popleft()
-            self._count(i.VOTES, (node, vote_reason(reason)))
-        for node, took in list(self._took.items()):
-            self._values[i.ROUND_TRIP, (node,)] += starmap(took.popleft, repeat((), len(took)))
+        for _ in range(len(self._rounds)):
+            took, failed = self._rounds.popleft()
+            for node, seconds in took:
+                self._values[i.ROUND_TRIP, (node,)].append(seconds)
+            for node, reason in failed:
+                self._count(i.VOTES, (node, vote_reason(reason)))
         for series in list(self._values):
             if values := self._values.pop(series, None):  # None in the child of a fork by a signal handler
                 self._record_all(*series, values)
@@ -152,10 +149,10 @@ class Metrics(observing.Observer):
                 self._note_end(hold, at, hold.lost)
             case observing.HoldLost(state=hold, reason=reason):
                 self._note_end(hold, at, reason)
-            case observing.HoldsRenewed():
-                for hold, left in zip(event.confirmed, event.left, strict=True):
+            case observing.HoldsRenewed(left):
+                for hold, share in left.items():
                     if (known := self._holds.get(hold)) is not None:
-                        self._values[i.MARGIN, known[0]].append(left)
+                        self._values[i.MARGIN, known[0]].append(share)
             case observing.HoldOrphaned(name):
                 self._count(i.ORPHANS, (self._groups.of(name),))
             case observing.WatchdogWoke(lag):
@@ -170,11 +167,10 @@ class Metrics(observing.Observer):
         elif record.kind == "rate_limiter" and outcome in _LIMITED:
             self._count(i.LIMITED, (group, _LIMITED[outcome]), record.wanted)
         self._count(i.ATTEMPTS, (*labels, outcome))
-        self._count(i.ROUNDS, labels, record.rounds)
-        self._count(i.SPLITS, labels, record.splits)
-        self._count(i.HAND_OVERS, labels, record.hand_overs)
+        for instrument, what in _COUNTED.items():
+            self._count(instrument, labels, record.counts.get(what, 0))
         self._values[i.WAIT, (*labels, outcome)].append(at - record.started)
-        if hold is not None and record.rounds:  # else a re-entry, or a success without a hold
+        if hold is not None and record.counts:  # else a re-entry, or a success without a hold
             self._holds[hold] = labels, at
             if (end := self._early.pop(hold, None)) is not None:
                 self._note_end(hold, *end)

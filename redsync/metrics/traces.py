@@ -18,7 +18,8 @@ and the acquire's report stores the span before it looks for the end. So no sign
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 try:
@@ -53,7 +54,7 @@ class OpenTelemetryTraces(Observer):
     def _begin(self) -> None:
         self._open: dict[HoldState, Span] = {}
 
-    def listen(self, nodes: Sequence[str], now: Callable[[], float]) -> ObserverSubscription:
+    def listen(self, now: Callable[[], float]) -> ObserverSubscription:
         """Return the subscription for a client; see `Observer`."""
 
         def hear(event: Event | Detail) -> None:
@@ -64,7 +65,7 @@ class OpenTelemetryTraces(Observer):
                 case HoldEnded(hold) | HoldLost(state=hold):
                     self._trace_end(hold, wall)
 
-        return ObserverSubscription(nodes, hear, replies=0)
+        return ObserverSubscription(hear, deque(maxlen=0))
 
     def _trace_acquire(self, event: AcquireEnded, wall: int, epoch: int) -> None:
         record, outcome, hold = event.record, event.outcome, event.hold
@@ -73,17 +74,17 @@ class OpenTelemetryTraces(Observer):
         span = self._tracer.start_span(
             f"acquire {record.kind}",
             kind=SpanKind.CLIENT,
-            attributes={**whose, "redsync.outcome": outcome, "redsync.rounds": record.rounds},
+            attributes={**whose, "redsync.outcome": outcome, "redsync.rounds": record.counts.get("round", 0)},
             start_time=epoch + round(record.started * 1e9),
         )
-        for step in record.steps or ():
+        for step in record.steps:
             votes = dict(zip(("redsync.granted", "redsync.refused", "redsync.failed"), step.votes or (), strict=False))
             span.add_event(step.what, votes, epoch + round(step.at * 1e9))
         if event.error:
             span.set_attribute("error.type", event.error)
             span.set_status(Status(StatusCode.ERROR, event.error))
         span.end(wall)
-        if hold is not None and record.rounds:
+        if hold is not None and record.counts:
             self._trace_hold(hold, whose, wall, span)
 
     def _trace_hold(self, hold: HoldState, whose: dict[str, str], wall: int, acquire: Span) -> None:

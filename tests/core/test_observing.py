@@ -6,7 +6,7 @@ import pickle
 import pytest
 
 from redsync import HoldLost, HoldOrphaned, NodeChanged
-from redsync._core.observing import _MOST_REPLIES, _MOST_STEPS, AcquireRecord, ObserverSubscription, Step, noting_of
+from redsync._core.observing import _MOST_STEPS, AcquireRecord, Round, Step
 from redsync._core.quorum import Tally
 
 
@@ -21,68 +21,33 @@ def make_tally(*replies, at=10.0):
     return tally
 
 
-def make_record(waiting=None):
-    return AcquireRecord("x", "lock", 1, None, 9.0, set() if waiting is None else waiting)
+def make_record():
+    return AcquireRecord("x", "lock", wanted=1, limit=None, started=9.0)
 
 
 def test_record_lists_what_happened_in_order():
     record = make_record()
-    record.note_round(make_tally(1, 0, "down"))
-    record.note_split(10.0)
-    record.note_sleep(10.0, queued=True)
-    record.note_woken(11.0)
-    record.note_handed_over(11.0)
-    assert record.steps == [
-        Step("round", 10.0, (1, 1, 1)),
-        Step("split", 10.0),
-        Step("queued", 10.0),
-        Step("woken", 11.0),
-        Step("handed over", 11.0),
-    ]
-    assert (record.rounds, record.splits, record.hand_overs) == (1, 1, 1)
-
-
-def test_record_notes_once_that_it_queued():
-    waiting = set()
-    record = make_record(waiting)
-    assert not record.waiting
-    record.note_sleep(10.0, queued=False)
-    assert record.waiting
-    assert waiting == {record}
-    assert not record.steps
-    for at in (11.0, 12.0):
-        record.note_sleep(at, queued=True)
-    assert record.steps == [Step("queued", 11.0)]
-    record.end_waiting()
-    assert waiting == set()
+    record.note("round", 10.0, make_tally(1, 0, "down"))
+    record.note("split", 10.0)
+    record.note("round", 11.0, make_tally(1, 1))
+    assert record.steps == [Step("round", 10.0, (1, 1, 1)), Step("split", 10.0), Step("round", 11.0, (2, 0, 0))]
+    assert record.counts == {"round": 2, "split": 1}
 
 
 def test_record_of_a_long_wait_keeps_the_first_steps_and_counts_all():
     record = make_record()
     for at in range(_MOST_STEPS + 5):
-        record.note_round(make_tally(1, 1, at=at))
-    assert (len(record.steps), record.rounds) == (_MOST_STEPS, _MOST_STEPS + 5)
+        record.note("woken", at)
+    assert (len(record.steps), record.counts) == (_MOST_STEPS, {"woken": _MOST_STEPS + 5})
 
 
-def test_ear_keeps_failed_votes_with_their_reason():
-    subscription = ObserverSubscription(["a:1", "b:1", "c:1"], print)
-    subscription.note_votes(make_tally(1, "down", "no answer"))
-    assert list(subscription.failed) == [("b:1", "down"), ("c:1", "no answer")]
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_time_of_a_reply_is_noted_for_each_ear_at_its_node(count):
-    subscriptions = [ObserverSubscription(["a:1", "b:1"], print) for _ in range(count)]
-    for node, note in enumerate(noting_of(subscriptions)):
-        note(node + 0.5)
-    assert [[list(took) for took in subscription.took] for subscription in subscriptions] == [[[0.5], [1.5]]] * count
-    assert noting_of([]) == ()
-
-
-def test_ear_that_is_not_emptied_drops_the_oldest():
-    subscription = ObserverSubscription(["a:1"], print)
-    subscription.took[0].extend(range(_MOST_REPLIES + 1))
-    assert subscription.took[0][0] == 1
+def test_round_tells_how_long_each_reply_took_and_why_others_failed():
+    tally = Tally(["a:1", "b:1", "c:1", "d:1"], bool)
+    tally.sent_at = 10.0
+    tally.record(0, 1, 10.25)
+    tally.record(1, 0, 9.0)
+    tally.fail(2, "no answer")
+    assert Round.of(tally) == Round([("a:1", 0.25), ("b:1", 0.0)], [("c:1", "no answer")]), "never less than nothing"
 
 
 # Events for listeners: values that they may keep.

@@ -4,12 +4,13 @@ import logging
 import sys
 import threading
 import time
+from collections import deque
 
 import pytest
 
 from redsync._core.holds import HoldState, Owner
 from redsync._core.keys import LockKeys
-from redsync._core.observing import HoldLost, NodeChanged, Observer, ObserverSubscription, WatchdogWoke
+from redsync._core.observing import HoldLost, NodeChanged, Observer, ObserverSubscription, Round, WatchdogWoke
 from redsync._core.quorum import Tally
 from redsync._core.scripts import ClaimKind
 from redsync._drivers import notifier as notifiers
@@ -85,17 +86,17 @@ def test_details_go_to_observers_only(said):
     told, heard = [], []
 
     class Listening(Observer):
-        def listen(self, nodes, now):
-            return ObserverSubscription(nodes, heard.append)
+        def listen(self, now):
+            return ObserverSubscription(heard.append, deque())
 
-    notifier = Notifier([told.append, Listening()], nodes=["a:1"])
+    notifier = Notifier([told.append, Listening()])
     notifier.announce(WatchdogWoke(0.5))
     notifier.announce(NodeChanged("a:1", "up", ""))
     assert (told, heard) == ([NodeChanged("a:1", "up", "")], [WatchdogWoke(0.5), NodeChanged("a:1", "up", "")])
     tally = Tally(["a:1"], bool)
     tally.fail(0, "down")
-    notifier.note_votes(tally)
-    assert list(notifier.subscriptions[0].failed) == [("a:1", "down")]
+    notifier.note_round(tally)
+    assert list(notifier.subscriptions[0].rounds) == [Round([], [("a:1", "down")])]
     assert said() == [("redsync.node", "INFO", "node a:1 is up")]
 
 

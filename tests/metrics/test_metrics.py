@@ -12,6 +12,7 @@ from redsync._core.observing import (
     AcquireRecord,
     HoldEnded,
     HoldsRenewed,
+    Round,
     WatchdogWoke,
 )
 from redsync.metrics.metrics import _MOST_EARLY, Metrics, _after_fork_in_child
@@ -73,7 +74,7 @@ def ledger():
 
 @pytest.fixture
 def tell(ledger, clock):
-    subscription = ledger.listen(["a:1", "b:1"], clock)
+    subscription = ledger.listen(clock)
     ledger.subscription = subscription
 
     def tell(event, at=None):
@@ -84,8 +85,9 @@ def tell(ledger, clock):
 
 
 def make_record(name="order:7", kind="lock", *, wanted=1, limit=None, started=100.0, rounds=1, splits=0, hand_overs=0):
-    record = AcquireRecord(name, kind, wanted, limit, started, set())
-    record.rounds, record.splits, record.hand_overs = rounds, splits, hand_overs
+    record = AcquireRecord(name, kind, wanted=wanted, limit=limit, started=started)
+    counts = {"round": rounds, "split": splits, "handed over": hand_overs}
+    record.counts = {what: number for what, number in counts.items() if number}
     return record
 
 
@@ -96,8 +98,8 @@ def test_hold_is_counted_from_its_acquire_to_its_release(ledger, tell):
     hold = Hold()
     tell(AcquireEnded(make_record(rounds=3, splits=2, hand_overs=1), "won", hold), at=100.25)
     assert ledger.gauges()["redsync.hold.active"] == {LOCK: 1}
-    tell(HoldEnded(hold, "released"), at=102.0)
-    tell(HoldEnded(hold, "released"), at=103.0)
+    tell(HoldEnded(hold), at=102.0)
+    tell(HoldEnded(hold), at=103.0)
     assert ledger.gauges()["redsync.hold.active"] == {}
     assert ledger.take() == (
         {
@@ -126,7 +128,7 @@ def test_reentry_is_an_attempt_but_not_a_further_hold(ledger, tell):
     hold = Hold()
     tell(AcquireEnded(make_record(), "won", hold))
     tell(AcquireEnded(make_record(rounds=0), "won", hold))
-    tell(HoldEnded(hold, "released"))
+    tell(HoldEnded(hold))
     tell(AcquireEnded(make_record(rounds=0), "won", hold))
     assert ledger.gauges()["redsync.hold.active"] == {}
     counts, _ = ledger.take()
@@ -142,7 +144,7 @@ def test_loss_counts_by_its_reason_even_if_reported_before_the_acquire(ledger, t
     ]
     for at, event in enumerate(events if first else reversed(events), 101):
         tell(event, at=at)
-    tell(HoldEnded(hold, "released"), at=105.0)
+    tell(HoldEnded(hold), at=105.0)
     counts, values = ledger.take()
     assert counts["redsync.hold.losses", (*LOCK, "max_hold")] == 1
     assert values["redsync.hold.duration", LOCK] == [1.0 if first else 0.0]
@@ -153,7 +155,7 @@ def test_loss_that_a_release_finds_counts(ledger, tell):
     hold = Hold()
     tell(AcquireEnded(make_record(), "won", hold))
     hold.lost = "at its release 3 of 5 nodes no longer kept the claim"
-    tell(HoldEnded(hold, "released"))
+    tell(HoldEnded(hold))
     assert ledger.take()[0]["redsync.hold.losses", (*LOCK, "taken")] == 1
 
 
@@ -161,10 +163,10 @@ def test_loss_that_a_release_finds_counts(ledger, tell):
 def test_renewals_count_for_the_holds_that_are_known(ledger, tell, ends):
     hold, other = Hold(), Hold()
     tell(AcquireEnded(make_record(), "won", hold))
-    tell(HoldsRenewed((hold, other), (0.625, 0.5)))
-    tell(HoldsRenewed((), ()))
+    tell(HoldsRenewed({hold: 0.625, other: 0.5}))
+    tell(HoldsRenewed({}))
     if ends:
-        tell(HoldEnded(hold, "released"))
+        tell(HoldEnded(hold))
     _, values = ledger.take()
     assert values["redsync.hold.renewal.margin", LOCK] == [0.625]
 
@@ -172,8 +174,8 @@ def test_renewals_count_for_the_holds_that_are_known(ledger, tell, ends):
 def test_events_without_a_hold_are_counted(ledger, tell):
     tell(HoldOrphaned("order:8", "c:2"))
     tell(WatchdogWoke(0.125))
-    ledger.subscription.took[1].extend([0.25, 0.5])
-    ledger.subscription.failed.append(("a:1", "no answer within 0.25 s"))
+    ledger.subscription.rounds.append(Round([("b:1", 0.25)], [("a:1", "no answer within 0.25 s")]))
+    ledger.subscription.rounds.append(Round([("b:1", 0.5)], []))
     assert ledger.take() == (
         {
             ("redsync.hold.orphans", ("order",)): 1,
@@ -225,7 +227,7 @@ def test_counts_of_many_threads_are_exact(ledger, tell):
         for _ in range(2000):
             hold = Hold()
             tell(AcquireEnded(make_record(), "won", hold))
-            tell(HoldEnded(hold, "released"))
+            tell(HoldEnded(hold))
 
     with ThreadPoolExecutor(4) as pool:
         for _ in range(4):
@@ -257,7 +259,7 @@ def test_child_of_a_fork_holds_nothing(ledger, tell):
     assert ledger.gauges()["redsync.hold.active"] == {LOCK: 1}
     before = ledger.counts
     tell(AcquireEnded(make_record(), "won", Hold()))
-    ledger.subscription.took[0].append(0.25)
+    ledger.subscription.rounds.append(Round([("a:1", 0.25)], []))
     ledger._lock.lock.acquire()
     _after_fork_in_child()
     assert ledger.gauges()["redsync.hold.active"] == {}
@@ -267,13 +269,13 @@ def test_child_of_a_fork_holds_nothing(ledger, tell):
 
 def test_custom_groups_replace_the_default():
     ledger = Ledger(group_of=lambda name: "mine", max_groups=1)
-    ledger.listen([], lambda: 1.0).hear(HoldOrphaned("order:8", "c:2"))
+    ledger.listen(lambda: 1.0).hear(HoldOrphaned("order:8", "c:2"))
     # The subscription is dropped, what it heard is not.
     assert ledger.take()[0] == {("redsync.hold.orphans", ("mine",)): 1}
 
 
 def test_ends_of_unknown_holds_are_bounded(ledger, tell):
     for _ in range(_MOST_EARLY + 5):
-        tell(HoldEnded(Hold(), "released"))
+        tell(HoldEnded(Hold()))
     ledger.take()
     assert len(ledger._early) == _MOST_EARLY

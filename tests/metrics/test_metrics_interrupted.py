@@ -35,7 +35,7 @@ def test_interruption_at_any_point_loses_at_most_one_entry():
     while where is not None:
         point += 1
         ledger = Ledger()
-        note_some(ledger.listen([], Clock()).hear)
+        note_some(ledger.listen(Clock()).hear)
         where = inject(point, ledger._work_off_some)
         assert not ledger._lock.lock.locked(), where
         ledger.gauges()
@@ -52,14 +52,14 @@ def test_handler_that_acquires_at_any_point_of_the_work_is_counted():
     while where is not None:
         point += 1
         ledger = Ledger()
-        subscription = ledger.listen([], Clock())
+        subscription = ledger.listen(Clock())
         note_some(subscription.hear)
 
         def handle(ledger=ledger, subscription=subscription):
             hold = Hold()
             subscription.hear(AcquireEnded(make_record(), "won", hold))
             ledger._work_off_some()
-            subscription.hear(HoldEnded(hold, "released"))
+            subscription.hear(HoldEnded(hold))
 
         where = inject(point, ledger._work_off_some, handle)
         ledger.gauges()
@@ -82,7 +82,7 @@ def test_handler_that_collects_at_any_point_of_the_work_neither_waits_nor_loses_
                 found = list(scrape())
                 return [sum(value for name, _, value in found if name == each) for each in counted]
 
-            hear = metrics.listen([], Clock()).hear
+            hear = metrics.listen(Clock()).hear
             note_some(hear)
             seen = []
             where = inject(point, metrics._work_off_some, lambda: seen.extend(collect()))  # noqa: B023

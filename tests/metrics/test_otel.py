@@ -10,6 +10,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 
 from redsync import HoldOrphaned
+from redsync._core.observing import Round
 from redsync.metrics.instruments import INSTRUMENTS
 from redsync.metrics.metrics import _after_fork_in_child
 from redsync.metrics.otel import _MOST_VALUES, OpenTelemetryMetrics
@@ -63,9 +64,9 @@ def test_exemplar_never_names_the_span_of_the_scrape(reader, provider, make_clie
 
 def test_collection_gets_all_counts_but_only_the_latest_of_too_many_values(provider, reader):
     metrics = OpenTelemetryMetrics(meter_provider=provider)
-    subscription = metrics.listen(["a:1"], lambda: 0.0)
+    subscription = metrics.listen(lambda: 0.0)
     for each in range(5):
-        subscription.took[0].extend([each] * _MOST_VALUES)
+        subscription.rounds.extend([Round([("a:1", each)], [])] * _MOST_VALUES)
         metrics._work_off_some()
     for _ in range(2 * _MOST_VALUES):
         subscription.hear(HoldOrphaned("x", "c:2"))
@@ -74,7 +75,7 @@ def test_collection_gets_all_counts_but_only_the_latest_of_too_many_values(provi
     assert (trips.count, trips.sum) == (_MOST_VALUES, 4 * _MOST_VALUES)
     [orphans] = found["redsync.hold.orphans"].data.data_points
     assert orphans.value == 2 * _MOST_VALUES
-    subscription.took[0].extend(range(10))
+    subscription.rounds.append(Round([("a:1", each) for each in range(10)], []))
     [trips] = read(reader)["redsync.node.round_trip.duration"].data.data_points
     assert trips.count == _MOST_VALUES + 10
 
@@ -99,8 +100,8 @@ def test_global_provider_may_be_set_later(reader, provider, make_client):
 
 def test_child_of_a_fork_exports_no_value_of_its_parent(provider, reader):
     metrics = OpenTelemetryMetrics(meter_provider=provider)
-    subscription = metrics.listen(["a:1"], lambda: 0.0)
-    subscription.took[0].append(0.25)
+    subscription = metrics.listen(lambda: 0.0)
+    subscription.rounds.append(Round([("a:1", 0.25)], []))
     subscription.hear(HoldOrphaned("x", "c:2"))
     metrics._work_off_some()
     _after_fork_in_child()

@@ -192,11 +192,11 @@ class Told:
 
     def __init__(self, traces):
         self.now = 100.0
-        self.subscription = traces.listen(["a:1"], lambda: self.now)
+        self.subscription = traces.listen(lambda: self.now)
 
     def won(self, hold, name="x", rounds=1):
-        record = AcquireRecord(name, "lock", 1, None, self.now, set())
-        record.rounds = rounds
+        record = AcquireRecord(name, "lock", wanted=1, limit=None, started=self.now)
+        record.counts = {"round": rounds} if rounds else {}
         self.subscription.hear(AcquireEnded(record, "won", hold))
 
 
@@ -232,7 +232,7 @@ def test_names_in_bytes_are_shown(told, spans):
 def test_release_reported_before_its_acquire_ends_the_hold(told, traces, spans):
     early = hold()
     early.live = False
-    told.subscription.hear(HoldEnded(early, "released"))
+    told.subscription.hear(HoldEnded(early))
     told.won(early)
     assert [span.name for span in spans()] == ["acquire lock", "hold lock"]
     assert not traces._open
@@ -241,7 +241,7 @@ def test_release_reported_before_its_acquire_ends_the_hold(told, traces, spans):
 def test_end_reported_twice_ends_one_span(told, traces, spans):
     twice = hold()
     told.won(twice)
-    told.subscription.hear(HoldEnded(twice, "released"))
-    told.subscription.hear(HoldEnded(twice, "released"))
+    told.subscription.hear(HoldEnded(twice))
+    told.subscription.hear(HoldEnded(twice))
     assert [span.name for span in spans()] == ["acquire lock", "hold lock"]
     assert not traces._open

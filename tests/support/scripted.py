@@ -114,8 +114,8 @@ class StandIn(Shared):
 
     client_id = "client"
 
-    def __init__(self, nodes, clock, node_timeout=NODE_TIMEOUT, *, restart_guard=0.0, noting=()):
-        super().__init__(nodes, clock, node_timeout, noting)
+    def __init__(self, nodes, clock, node_timeout=NODE_TIMEOUT, *, restart_guard=0.0):
+        super().__init__(nodes, clock, node_timeout)
         timing = Timing(30.0, node_timeout, 0.01, restart_guard)
         self.session = SimpleNamespace(processes=Processes(), timing=timing, random=lambda: 0.5, holds=[])
         self.told = []
@@ -139,11 +139,11 @@ class Desk(StandIn):
         dropped: Sets to which all references were dropped.
     """
 
-    def __init__(self, nodes=3, noting=()):
+    def __init__(self, nodes=3):
         self.now = 100.0
         self.step = 0.0
         made = make_nodes([f"redis://node{index}" for index in range(nodes)], redis.Redis)
-        super().__init__(made, self.look_at_clock, noting=noting)
+        super().__init__(made, self.look_at_clock)
         for node in self.nodes:
             node.connected = True
             node.info = NodeInfo("process", "redis 7.0.0", 1e6)
