@@ -43,7 +43,6 @@ TWINS = (
     Twin("_facades/exclusive", "ExclusiveLock", "_facades/exclusive"),
     Twin("_facades/hold", "Hold", "_facades/hold", frozenset({"_open_scope", "_check_loss"})),
     Twin("_facades/latch", "CountDownLatch", "_facades/latch"),
-    Twin("_facades/multi_hold", "Releasing", "_facades/multi_hold", frozenset({"_release_rest"})),
     Twin("_facades/multi_hold", "MultiHold", "_facades/multi_hold", frozenset({"_check_loss"})),
     Twin("_facades/multi_lock", "MultiLock", "_facades/multi_lock", frozenset({"_enter", "locked"})),
     Twin("_facades/permit", "Permit", "_facades/permit", frozenset({"__aenter__"})),

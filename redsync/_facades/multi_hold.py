@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Any, Generic
+from inspect import GEN_CLOSED, getgeneratorstate
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from redsync._core.effects import Steps, signal
 from redsync._core.holds import HoldState
@@ -18,7 +19,13 @@ from redsync._facades.hold import AsyncHold, Cancelling, Entered, Hold
 from redsync._protocols.holding import wait_end
 from redsync.exceptions import RedsyncError
 
-__all__ = ["AnyMultiHold", "AsyncMultiHold", "AsyncReleasing", "MultiHold", "Releasing"]
+__all__ = ["AnyMultiHold", "AsyncMultiHold", "AsyncPerforming", "MultiHold", "Performing", "Plan"]
+__all__ += ["release_all", "release_rest"]
+
+T = TypeVar("T")
+
+Plan: TypeAlias = Generator[Callable[[], Any], Any, T]
+"""Calls of several locks, one after the other, for both flavours: their results, awaited or not, are sent in."""
 
 
 def _raise_first(errors: list[RedsyncError]) -> None:
@@ -33,64 +40,82 @@ def _raise_first(errors: list[RedsyncError]) -> None:
         errors.clear()  # Or the caller's frame and the error would keep each other alive.
 
 
-# Its methods come from those of AsyncReleasing: change those, then run `make twins`.
-class Releasing:
-    """Releases several holds, one after the other, in the calling thread."""
+def release_all(left: list[Any]) -> Plan[None]:
+    """Make calls that release something, the last one first; neither errors nor interruptions stop the others.
 
-    def _release_rest(self, left: list[Callable[[], Any]], error: BaseException | None = None) -> None:  # noqa: ARG002
-        """Perform the calls without an error: a hold that is lost is over anyway."""
-        with suppress(RedsyncError):
-            self._release_all(left)
-
-    def _release_all(self, left: list[Callable[[], Any]]) -> None:
-        """Perform calls that release something, the last one first; neither errors nor interruptions stop the others.
-
-        Raises:
-            RedsyncError: The first error, with the others as notes; an interruption comes before all.
-        """
-        errors: list[RedsyncError] = []
-        try:
-            while left:
-                try:
-                    left[-1]()
-                except RedsyncError as error:
-                    errors.append(error)
-                del left[-1]
-        except BaseException as error:
-            # It may have come before the release began. One that is repeated raises an error and changes nothing.
-            self._release_rest(left, error)
-            raise
-        _raise_first(errors)
+    Raises:
+        RedsyncError: The first error, with the others as notes; an interruption comes before all.
+    """
+    errors: list[RedsyncError] = []
+    try:
+        while left:
+            try:
+                yield left[-1]
+            except RedsyncError as error:
+                errors.append(error)
+            del left[-1]
+    except BaseException:
+        # It may have come before the release began. One that is repeated raises an error and changes nothing.
+        yield from release_rest(left)
+        raise
+    _raise_first(errors)
 
 
-class AsyncReleasing:
-    """Releases several holds, one after the other, in the running task."""
+def release_rest(left: list[Any]) -> Plan[None]:
+    """Make these calls without an error: a hold that is lost is over anyway."""
+    with suppress(RedsyncError):
+        yield from release_all(left)
+
+
+class Performing:
+    """Performs plans in the calling thread."""
+
+    def _perform(self, plan: Plan[T]) -> T:
+        """Make the calls of a plan, one after the other; it gets their errors and all interruptions, and cleans up."""
+        answer, error = None, None
+        while True:
+            try:
+                call = plan.send(answer) if error is None else plan.throw(error)
+                answer = error = None
+                answer = call()
+            except StopIteration as end:
+                # No call here: an interruption at its start would leave locks held that no caller knows of.
+                return end.value  # type: ignore[no-any-return]
+            except BaseException as problem:
+                error = None
+                if getgeneratorstate(plan) == GEN_CLOSED:
+                    raise
+                error = problem
+
+
+class AsyncPerforming:
+    """Performs plans in the running task."""
 
     _runner: AsyncRunner
 
-    async def _release_rest(self, left: list[Callable[[], Any]], error: BaseException | None = None) -> None:
-        """Perform the calls without an error; in the client's loop, if `error` says that this coroutine is dropped."""
-        if isinstance(error, GeneratorExit):
-            self._runner.leave_to_loop(partial(self._release_rest, left))
-            return
-        with suppress(RedsyncError):
-            await self._release_all(left)
+    async def _perform(self, plan: Plan[T], error: BaseException | None = None) -> T:
+        """Make the calls of a plan, as `Performing` does; `error`: what the plan gets first."""
+        answer = None
+        while True:
+            try:
+                call = plan.send(answer) if error is None else plan.throw(error)
+                answer = error = None
+                answer = await call()
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            except BaseException as problem:
+                error = None
+                if getgeneratorstate(plan) == GEN_CLOSED:
+                    raise
+                if isinstance(problem, GeneratorExit):
+                    # This coroutine was dropped and can't await, so the client's loop cleans up.
+                    self._runner.leave_to_loop(partial(self._finish, plan))
+                    raise
+                error = problem
 
-    async def _release_all(self, left: list[Callable[[], Any]]) -> None:
-        """Perform calls that release something, as `Releasing` does."""
-        errors: list[RedsyncError] = []
-        try:
-            while left:
-                try:
-                    await left[-1]()
-                except RedsyncError as error:
-                    errors.append(error)
-                del left[-1]
-        except BaseException as error:
-            # It may have come before the release began. One that is repeated raises an error and changes nothing.
-            await self._release_rest(left, error)
-            raise
-        _raise_first(errors)
+    async def _finish(self, plan: Plan[Any]) -> None:
+        with suppress(GeneratorExit):
+            await self._perform(plan, GeneratorExit())
 
 
 class AnyMultiHold(Entered, Generic[HoldT]):
@@ -130,29 +155,16 @@ class AnyMultiHold(Entered, Generic[HoldT]):
     def _note_released(self) -> None:
         """Do nothing: each lock has recorded the end of its own part."""
 
-    def _refuse_released(self) -> None:
-        for hold in self._holds:
-            hold._refuse_released()
+    def _wait_plan(self, timeout: float | None, run: Callable[[Any, Steps[None]], None]) -> Plan[None]:
+        """Sleep until one is lost or all are released: wait for the end of one after the other.
 
-    # Sleeping until one is lost or all are released: the sleeper waits for the end of one after the other, and a loss
-    # of any wakes it wherever it sleeps.
-
-    def _waits(self, timeout: float | None) -> Iterator[tuple[Any, Steps[None]]]:
-        """Yield the runner and the steps of each wait, lazily: each begins when the one before it is over."""
+        A loss of any wakes the sleeper wherever it sleeps, by steps that `run` performs with a runner.
+        """
         timeout = check_timeout(True, timeout)
         deadline = math.inf if timeout is None else self._runner.now() + timeout
 
         def over() -> bool:
             return hold._released or any(each._state.lost is not None for each in self._holds)
-
-        for hold in self._holds:
-            now = hold._runner.now()
-            if hold._state.live and not over():
-                yield hold._runner, wait_end(hold._state, over, now, deadline - now)
-
-    @contextmanager
-    def _waking(self, run: Callable[[Any, Steps[None]], None]) -> Iterator[None]:
-        """Let a loss of any hold wake the sleeper, by steps that `run` performs with a runner."""
 
         def ring(_: HoldState) -> None:
             for hold in self._holds:
@@ -162,11 +174,20 @@ class AnyMultiHold(Entered, Generic[HoldT]):
         try:
             for hold in self._holds:
                 hold._state.loss_callbacks.append(ring)
-            yield
+            for hold in self._holds:
+                now = hold._runner.now()
+                if hold._state.live and not over():
+                    yield partial(hold._runner.run, wait_end(hold._state, over, now, deadline - now))
         finally:
             for hold in self._holds:
                 if ring in hold._state.loss_callbacks:
                     hold._state.loss_callbacks.remove(ring)
+
+    def _release_plan(self) -> Plan[None]:
+        holds: Sequence[Any] = self._holds
+        for hold in holds:
+            hold._refuse_released()
+        return release_all([hold.release for hold in holds])
 
     def __reduce__(self) -> tuple[Any, ...]:
         raise TypeError("a hold belongs to the process that acquired it: pickle the multi-lock instead")
@@ -178,7 +199,7 @@ class AnyMultiHold(Entered, Generic[HoldT]):
 
 
 # Its methods come from those of AsyncMultiHold: change those, then run `make twins`.
-class MultiHold(Releasing, AnyMultiHold[Hold]):
+class MultiHold(Performing, AnyMultiHold[Hold]):
     """One acquisition of a multi-lock, from `with multi_lock as hold`, to inspect and to pass on.
 
     Valid until it is released or one of its locks is lost; then it never becomes valid again. Any thread may call any
@@ -201,9 +222,7 @@ class MultiHold(Releasing, AnyMultiHold[Hold]):
         Args:
             timeout: The longest wait in seconds; None for no limit.
         """
-        with self._waking(lambda runner, steps: runner.run(steps)):
-            for runner, steps in self._waits(timeout):
-                runner.run(steps)
+        self._perform(self._wait_plan(timeout, lambda runner, steps: runner.run(steps)))
         return self.lost
 
     def extend(self, lease: float | None = None) -> None:
@@ -230,11 +249,10 @@ class MultiHold(Releasing, AnyMultiHold[Hold]):
             LeaseLostError: One lock was lost; if several were, the error carries the others as notes.
             NotOwnedError: The hold, or one lock's part of it, was already released; nothing changed.
         """
-        self._refuse_released()
-        self._release_all([hold.release for hold in self._holds])
+        self._perform(self._release_plan())
 
 
-class AsyncMultiHold(AsyncReleasing, AnyMultiHold[AsyncHold], Cancelling):
+class AsyncMultiHold(AsyncPerforming, AnyMultiHold[AsyncHold], Cancelling):
     """One acquisition of an async multi-lock, from `async with multi_lock as hold`.
 
     Valid until it is released or one of its locks is lost; then it never becomes valid again. Any task of the clients'
@@ -248,9 +266,7 @@ class AsyncMultiHold(AsyncReleasing, AnyMultiHold[AsyncHold], Cancelling):
 
     async def wait_lost(self, timeout: float | None = None) -> bool:
         """Sleep until one of the locks is lost or all are released. See `MultiHold.wait_lost`."""
-        with self._waking(lambda runner, steps: runner.run_at_once(steps)):
-            for runner, steps in self._waits(timeout):
-                await runner.run(steps)
+        await self._perform(self._wait_plan(timeout, lambda runner, steps: runner.run_at_once(steps)))
         return self.lost
 
     async def extend(self, lease: float | None = None) -> None:
@@ -260,8 +276,7 @@ class AsyncMultiHold(AsyncReleasing, AnyMultiHold[AsyncHold], Cancelling):
 
     async def release(self) -> None:
         """Release this acquisition of each lock. A cancelled release still takes effect. See `MultiHold.release`."""
-        self._refuse_released()
-        await self._release_all([hold.release for hold in self._holds])
+        await self._perform(self._release_plan())
 
     def _check_loss(self) -> None:
         """Raise if a hold was lost, even if it was released since."""

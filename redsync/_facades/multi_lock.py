@@ -14,13 +14,12 @@ that wait for each other, one always holds the last lock of all, and continues.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import FrameType
 from typing import Any, ClassVar, Generic, TypeVar
 from weakref import ReferenceType
 
-from redsync._core.effects import Steps
 from redsync._core.holds import HoldState
 from redsync._core.session import AsyncRunner, Runner, RunnerT_co
 from redsync._core.timing import check_timeout
@@ -30,14 +29,17 @@ from redsync._facades.exclusive import AsyncExclusiveLock, Exclusive, ExclusiveL
 from redsync._facades.multi_hold import (
     AnyMultiHold,
     AsyncMultiHold,
-    AsyncReleasing,
+    AsyncPerforming,
     MultiHold,
-    Releasing,
+    Performing,
+    Plan,
+    release_all,
+    release_rest,
 )
 from redsync._protocols.claims import AcquireRequest
 from redsync.exceptions import AcquireTimeout
 
-__all__ = ["AnyMultiLock", "AsyncMultiLock", "MultiAttempt", "MultiLock"]
+__all__ = ["AnyMultiLock", "AsyncMultiLock", "MultiLock"]
 
 LockT = TypeVar("LockT", bound=Exclusive[Any, Any])
 MultiHoldT = TypeVar("MultiHoldT", bound=AnyMultiHold[Any])
@@ -46,41 +48,10 @@ _INSTANT = 1e-6
 """Once the deadline has passed, the remaining locks still get one try, with this timeout in seconds."""
 
 
-class MultiAttempt(Generic[HoldT]):
-    """One attempt to acquire all locks; it can release everything at any point."""
-
-    def __init__(
-        self,
-        locks: Sequence[Exclusive[Any, HoldT]],
-        timeout: float | None = None,
-        lease: float | None = None,
-        saved: Mapping[Exclusive[Any, HoldT], Saved] | None = None,
-    ) -> None:
-        """Make an attempt; `saved` has the acquisitions to make of each lock; None for one of each."""
-        self._locks = locks
-        self._now = locks[0]._runner.now
-        self._timeout = timeout
-        self._deadline = self._now() + (timeout or 0.0)
-        self._lease = lease
-        self._saved = saved or {}
-        self._requests: dict[Exclusive[Any, HoldT], AcquireRequest] = {}
-        self._holds: dict[Exclusive[Any, HoldT], HoldT] = {}
-
-    def steps(self, lock: Exclusive[Any, HoldT]) -> Steps[HoldState | None]:
-        """Return the protocol that acquires the next lock; the attempt records its success."""
-        left = max(self._deadline - self._now(), _INSTANT) if self._timeout else self._timeout
-        count, lease = self._saved.get(lock, (1, self._lease))
-        self._requests[lock] = request = lock._request(left, lease, count)
-        return lock._begin(request)
-
-    def won(self) -> list[HoldT]:
-        """Return the acquired holds, even those that no call has returned yet, in the order of the locks."""
-        for lock, request in self._requests.items():
-            if request.state is not None and lock not in self._holds:
-                hold = lock._HOLD(lock._host, request.state, lock._tell_lost)
-                hold._acquisitions, _ = self._saved.get(lock, (1, None))
-                self._holds[lock] = hold
-        return [self._holds[lock] for lock in self._locks if lock in self._holds]
+def _hold_of(lock: Exclusive[Any, HoldT], state: HoldState, acquisitions: int = 1) -> HoldT:
+    hold = lock._HOLD(lock._host, state, lock._tell_lost)
+    hold._acquisitions = acquisitions
+    return hold
 
 
 class AnyMultiLock(Enterable[RunnerT_co, MultiHoldT], Generic[RunnerT_co, LockT, MultiHoldT]):
@@ -135,18 +106,73 @@ class AnyMultiLock(Enterable[RunnerT_co, MultiHoldT], Generic[RunnerT_co, LockT,
         return min(lock.remaining() for lock in self._locks)
 
     def _own(self) -> list[Any]:
-        """Return the owner's hold of each lock.
-
-        Raises:
-            NotOwnedError: The owner does not hold one of them.
-        """
-        return [lock._HOLD(lock._host, lock._own(), lock._tell_lost) for lock in self._locks]
+        return [_hold_of(lock, lock._own()) for lock in self._locks]
 
     def _enter(self, hold: MultiHoldT, frame: FrameType | None) -> None:
         """Record the hold that a `with` returned, here and with each lock, as if each lock had its own `with`."""
         super()._enter(hold, frame)
-        for lock, part in zip(self._locks, hold._holds, strict=True):
+        for lock, part in self._parts(hold):
             lock._enter(part, frame)
+
+    def _parts(self, hold: MultiHoldT) -> Iterable[tuple[Any, Any]]:
+        return zip(self._locks, hold._holds, strict=True)
+
+    def _acquire_plan(
+        self,
+        timeout: float | None,
+        lease: float | None = None,
+        saved: Mapping[Any, Saved] | None = None,
+        enter: Callable[[MultiHoldT], None] | None = None,
+    ) -> Plan[MultiHoldT]:
+        """Acquire all locks, and call `enter` with the hold; after an error or an interruption none is held.
+
+        `saved` has the acquisitions to make of each lock, and their lease; None for one of each.
+
+        Raises:
+            AcquireTimeout: Other owners held one of them throughout.
+            LeaseLostError: An acquired lock was lost during the wait for another one.
+        """
+        task, hold = self._asking_task(), None
+        deadline = self._runner.now() + (timeout or 0.0)
+        requests: dict[Exclusive[Any, Any], AcquireRequest] = {}
+
+        def won() -> list[Any]:
+            # Also one whose call was interrupted before it returned.
+            return [_hold_of(each, its.state, its.holds) for each, its in requests.items() if its.state is not None]
+
+        try:
+            for lock in self._locks:
+                left = max(deadline - self._runner.now(), _INSTANT) if timeout else timeout
+                count, its_lease = (1, lease) if saved is None else saved[lock]
+                requests[lock] = request = lock._request(left, its_lease, count)
+                state = yield partial(lock._runner.run, lock._begin(request))
+                for part in won():
+                    if part.lost:
+                        part.check()
+                if state is None:
+                    raise AcquireTimeout(lock.name, timeout or 0.0)
+            hold = self._HOLD(won())
+            for part in hold._holds:
+                part._state.task = part._state.task or task
+            if enter is not None:
+                enter(hold)
+        except BaseException:
+            yield from release_rest([part.release for part in won()])
+            self._forget_all(hold)
+            raise
+        return hold
+
+    def _release_plan(self) -> Plan[None]:
+        return release_all([hold.release for hold in self._own()])
+
+    def _leave_plan(self, hold: MultiHoldT | None) -> Plan[None]:
+        if hold is None:
+            yield from self._release_plan()
+            return
+        try:
+            yield from release_all([partial(lock._leave, part) for lock, part in self._parts(hold)])
+        finally:
+            self._forget(hold)
 
     def _asking_task(self) -> ReferenceType[Any] | None:
         """Return the asyncio task in whose step a thread acquires; None for all others."""
@@ -156,11 +182,11 @@ class AnyMultiLock(Enterable[RunnerT_co, MultiHoldT], Generic[RunnerT_co, LockT,
         """Forget the hold of a `with` that did not begin, here and with each lock."""
         if hold is not None:
             self._forget(hold)
-            for lock, part in zip(self._locks, hold._holds, strict=True):
+            for lock, part in self._parts(hold):
                 lock._forget(part)
 
     def _may_end(self, hold: MultiHoldT) -> bool:
-        return all(lock._may_end(part) for lock, part in zip(self._locks, hold._holds, strict=True))
+        return all(lock._may_end(part) for lock, part in self._parts(hold))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(type(self), timeout=self._timeout), (self._locks,)
@@ -170,7 +196,7 @@ class AnyMultiLock(Enterable[RunnerT_co, MultiHoldT], Generic[RunnerT_co, LockT,
 
 
 # Its methods come from those of AsyncMultiLock: change those, then run `make twins`.
-class MultiLock(Releasing, AnyMultiLock[Runner, ExclusiveLock, MultiHold], ThreadEnterable[MultiHold]):
+class MultiLock(Performing, AnyMultiLock[Runner, ExclusiveLock, MultiHold], ThreadEnterable[MultiHold]):
     """Several locks as one, for threads: all or none held; of any kind, even from different clients.
 
     Two multi-locks never deadlock, no matter which locks they share, if their owners hold none of these locks before:
@@ -184,41 +210,6 @@ class MultiLock(Releasing, AnyMultiLock[Runner, ExclusiveLock, MultiHold], Threa
     _MADE_OF = ExclusiveLock
     _FLAVOUR = "threads"
     _HOLD = MultiHold
-
-    def _acquire(
-        self,
-        timeout: float | None,
-        lease: float | None = None,
-        saved: Mapping[Any, Saved] | None = None,
-        enter: Callable[[MultiHold], None] | None = None,
-    ) -> MultiHold:
-        """Acquire all locks, and call `enter` with the hold; after an error or an interruption none is held.
-
-        Raises:
-            AcquireTimeout: Other owners held one of them throughout.
-            LeaseLostError: An acquired lock was lost during the wait for another one.
-        """
-        task, hold = self._asking_task(), None
-        attempt = MultiAttempt(self._locks, timeout, lease, saved)
-        try:
-            for lock in self._locks:
-                state = lock._runner.run(attempt.steps(lock))
-                for won in attempt.won():
-                    if won.lost:
-                        won.check()
-                if state is None:
-                    raise AcquireTimeout(lock.name, timeout or 0.0)
-            hold = MultiHold(attempt.won())
-            for part in hold._holds:
-                part._state.task = part._state.task or task
-            if enter is not None:
-                enter(hold)
-        except BaseException as error:
-            self._release_rest([won.release for won in attempt.won()], error)
-            self._forget_all(hold)
-            raise
-        # No call here: an interruption at its start would leave locks held that no caller knows of.
-        return hold
 
     def acquire(self, blocking: bool = True, timeout: float | None = -1, *, lease: float | None = None) -> bool:
         """Acquire all locks; return True on success. The contract is that of `threading.RLock`.
@@ -237,7 +228,7 @@ class MultiLock(Releasing, AnyMultiLock[Runner, ExclusiveLock, MultiHold], Threa
             ValueError: The arguments contradict each other, or the lease is invalid.
         """
         try:
-            self._acquire(check_timeout(blocking, timeout), lease)
+            self._perform(self._acquire_plan(check_timeout(blocking, timeout), lease))
         except AcquireTimeout:
             return False
         return True
@@ -249,7 +240,7 @@ class MultiLock(Releasing, AnyMultiLock[Runner, ExclusiveLock, MultiHold], Threa
             NotOwnedError: The owner does not hold all of them; nothing changed.
             LeaseLostError: The owner held them, but had lost one; if several, the error carries the others as notes.
         """
-        self._release_all([hold.release for hold in self._own()])
+        self._perform(self._release_plan())
 
     def __enter__(self) -> MultiHold:
         """Acquire all locks; wait at most for the `timeout` option in total, without limit by default.
@@ -259,16 +250,10 @@ class MultiLock(Releasing, AnyMultiLock[Runner, ExclusiveLock, MultiHold], Threa
             QuorumError: Too few nodes of one lock answered before the timeout.
             LeaseLostError: As for `acquire`.
         """
-        return self._acquire(self._timeout, enter=partial(self._enter, frame=statement()))
+        return self._perform(self._acquire_plan(self._timeout, enter=partial(self._enter, frame=statement())))
 
     def _leave(self, hold: MultiHold | None) -> None:
-        if hold is None:
-            self.release()
-            return
-        try:
-            self._release_all([partial(lock._leave, part) for lock, part in zip(self._locks, hold._holds, strict=True)])
-        finally:
-            self._forget(hold)
+        self._perform(self._leave_plan(hold))
 
     def locked(self) -> bool:
         """Return True if any owner holds one of the locks on a quorum of its nodes; it may be outdated at once.
@@ -307,12 +292,13 @@ class MultiLock(Releasing, AnyMultiLock[Runner, ExclusiveLock, MultiHold], Threa
     def _release_save(self) -> list[Saved]:
         saved = [lock._save() for lock in self._locks]
         counts = [count for count, _ in saved]
-        self._release_all([partial(lock._give_back, count) for lock, count in zip(self._locks, counts, strict=True)])
+        calls = [partial(lock._give_back, count) for lock, count in zip(self._locks, counts, strict=True)]
+        self._perform(release_all(calls))
         return saved
 
     def _acquire_restore(self, saved: Sequence[Saved]) -> None:
-        again = self._acquire(None, saved=dict(zip(self._locks, saved, strict=True)))
-        for lock, hold in zip(self._locks, again._holds, strict=True):
+        again = self._perform(self._acquire_plan(None, saved=dict(zip(self._locks, saved, strict=True))))
+        for lock, hold in self._parts(again):
             lock._restore(hold)
 
     def _asking_task(self) -> ReferenceType[Any] | None:
@@ -324,7 +310,7 @@ class MultiLock(Releasing, AnyMultiLock[Runner, ExclusiveLock, MultiHold], Threa
 
 
 class AsyncMultiLock(
-    AsyncReleasing, AnyMultiLock[AsyncRunner, AsyncExclusiveLock, AsyncMultiHold], TaskEnterable[AsyncMultiHold]
+    AsyncPerforming, AnyMultiLock[AsyncRunner, AsyncExclusiveLock, AsyncMultiHold], TaskEnterable[AsyncMultiHold]
 ):
     """Several locks as one, for asyncio: all or none held; of any kind, even from different clients.
 
@@ -338,65 +324,27 @@ class AsyncMultiLock(
     _FLAVOUR = "asyncio"
     _HOLD = AsyncMultiHold
 
-    async def _acquire(
-        self,
-        timeout: float | None,
-        lease: float | None = None,
-        saved: Mapping[Any, Saved] | None = None,
-        enter: Callable[[AsyncMultiHold], None] | None = None,
-    ) -> AsyncMultiHold:
-        """Acquire all locks, and call `enter` with the hold, as `MultiLock` does."""
-        task, hold = self._asking_task(), None
-        attempt = MultiAttempt(self._locks, timeout, lease, saved)
-        try:
-            for lock in self._locks:
-                state = await lock._runner.run(attempt.steps(lock))
-                for won in attempt.won():
-                    if won.lost:
-                        won.check()
-                if state is None:
-                    raise AcquireTimeout(lock.name, timeout or 0.0)
-            hold = AsyncMultiHold(attempt.won())
-            for part in hold._holds:
-                part._state.task = part._state.task or task
-            if enter is not None:
-                enter(hold)
-        except BaseException as error:
-            await self._release_rest([won.release for won in attempt.won()], error)
-            self._forget_all(hold)
-            raise
-        # No call here: an interruption at its start would leave locks held that no caller knows of.
-        return hold
-
     async def acquire(self, blocking: bool = True, timeout: float | None = -1, *, lease: float | None = None) -> bool:
         """Acquire all locks; return True on success. A cancelled call holds none. See `MultiLock.acquire`."""
         try:
-            await self._acquire(check_timeout(blocking, timeout), lease)
+            await self._perform(self._acquire_plan(check_timeout(blocking, timeout), lease))
         except AcquireTimeout:
             return False
         return True
 
     async def release(self) -> None:
         """Release one acquisition of each lock. A cancelled release still takes effect. See `MultiLock.release`."""
-        await self._release_all([hold.release for hold in self._own()])
+        await self._perform(self._release_plan())
 
     async def __aenter__(self) -> AsyncMultiHold:
         """Acquire all locks; wait at most for the `timeout` option in total. See `MultiLock.__enter__`.
 
         The body is cancelled when one of the holds is lost, unless that lock has an `on_lost` option.
         """
-        return await self._acquire(self._timeout, enter=partial(self._enter, frame=statement()))
+        return await self._perform(self._acquire_plan(self._timeout, enter=partial(self._enter, frame=statement())))
 
     async def _leave(self, hold: AsyncMultiHold | None) -> None:
-        if hold is None:
-            await self.release()
-            return
-        try:
-            await self._release_all(
-                [partial(lock._leave, part) for lock, part in zip(self._locks, hold._holds, strict=True)]
-            )
-        finally:
-            self._forget(hold)
+        await self._perform(self._leave_plan(hold))
 
     async def locked(self) -> bool:
         """Return True if any owner holds one of the locks on a quorum of its nodes. See `MultiLock.locked`."""
@@ -415,6 +363,6 @@ class AsyncMultiLock(
 
     def _enter(self, hold: AsyncMultiHold, frame: FrameType | None) -> None:
         # No await from here on, so nothing comes between the acquire and its `__aexit__`.
-        silent = [part for lock, part in zip(self._locks, hold._holds, strict=True) if lock._on_lost is None]
+        silent = [part for lock, part in self._parts(hold) if lock._on_lost is None]
         hold._watch(self._runner.scope(), [part._state for part in silent])
         super()._enter(hold, frame)
