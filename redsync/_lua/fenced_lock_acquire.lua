@@ -15,7 +15,6 @@
 -- Reply: token granted, new | -token granted, was ours already
 --        | {remaining ms or -1, claim} held by that claim; a waiter also gets the number of waiters before it
 --        | 0 the key holds another type, or Redisson issues tokens, no change | error FORGETFUL <ms that this node remembers, or -1>
---        | error ABSURD: the asker's token is too high to be real; no claim
 local free = redis.call('exists', KEYS[1]) == 0
 local count = not free and redis.pcall('hget', KEYS[1], ARGV[1])
 if type(count) == 'table' or redis.call('exists', KEYS[#KEYS - 1]) == 1 then return 0 end
@@ -39,14 +38,7 @@ end
 -- A value that is not a number is an error, and does not change.
 local token = redis.call('incr', KEYS[#KEYS])
 redis.call('pexpire', KEYS[#KEYS], 86400000)
-local stands, told = token, tonumber(ARGV[#ARGV])
--- include: absurd
-if absurd then
-  -- This INCR created the key. If the 1 stayed, it would count as the latest token that this node gave.
-  if token == 1 then redis.call('del', KEYS[#KEYS]) end
-  return absurd
-end
-local least = told + 1
+local least = ARGV[#ARGV] + 1
 -- A token below 3 counts as none, because a reply of 1 or 2 means a grant without one.
 if since and token > 2 then
   -- It gave the tokens that it forgot before its birth, and no token is ahead of the clock, in microseconds since 1970.

@@ -4,11 +4,7 @@
 -- KEYS[1] lock: hash claim -> hold count   KEYS[2] this node's latest token
 -- ARGV[1] claim: "<owner>:<number>"   ARGV[2] token
 -- Reply: this node's latest token now | error UNCLAIMED: this node does not keep our claim, but raised its token
---        | error ABSURD: the token is too high to be real, no change
-local stands, told = tonumber(redis.call('get', KEYS[2]) or 0), tonumber(ARGV[2])
--- include: absurd
-if absurd then return absurd end
-local token = math.max(stands, told)
+local token = math.max(redis.call('get', KEYS[2]) or 0, ARGV[2])
 redis.call('set', KEYS[2], string.format('%.0f', token), 'px', 86400000)
 if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then return redis.error_reply('UNCLAIMED this node does not keep the claim') end
 return token

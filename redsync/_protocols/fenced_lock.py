@@ -21,9 +21,8 @@ of another process, and becomes newborn before the node executes any command. Fr
 clock showed at that birth, plus the guard; and all tokens that the node gave before are lower. (See its script.)
 So the proof holds whether m's memory is gone, old or whole, and even for one node without a guard.
 
-A token that no clock shows before the year 2112 comes from a broken node, whose vote fails. Each node judges a lower
-token by its clock: no node raises its token to more than a year ahead. So such a token is never handed out, and once a
-quorum has refused it, the asking object no longer counts votes of that size. (See `_absurd.lua`.)
+A token that no clock shows before the year 2112 comes from a broken node, whose vote fails. A lower one that is far
+ahead of the clocks is believed: all later tokens are higher.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ _HIGHEST = 1 << 52
 """Microseconds since 1970: the year 2112. Nodes count exactly up to twice as much."""
 
 
-def _read_token(reply: Any, highest: int = _HIGHEST) -> int | Refusal:
+def _read_token(reply: Any) -> int | Refusal:
     """Return the token of a grant, or the refusal.
 
     Raises:
@@ -62,7 +61,7 @@ def _read_token(reply: Any, highest: int = _HIGHEST) -> int | Refusal:
     """
     if reply.__class__ is int and not -EXISTING <= reply <= EXISTING:
         token: int = abs(reply)
-        if token > highest:
+        if token > _HIGHEST:
             raise ValueError("the token is beyond all clocks")
         return token
     answer = read_by_arrival(reply)
@@ -82,25 +81,18 @@ class Fence:
 
     Attributes:
         latest: The highest token that it has handed out; it asks for a higher one, even if all nodes forgot theirs.
-        parse: Returns the token of a grant, or the refusal.
     """
 
-    __slots__ = ("_highest", "_keys", "latest", "parse")
+    __slots__ = ("_keys", "latest")
 
     def __init__(self, keys: LockKeys, latest: int = 0) -> None:
         self._keys = keys
-        self._highest = _HIGHEST
-        self.parse: ReplyParser = _read_token
         self.latest = latest
 
     def ask(self, command: Command) -> Command:
         """Return the command, extended by the ask for a token."""
         tokens = self._keys.foreign_token, self._keys.token
         return Command(command.script, (*command.keys, *tokens), (*command.args, self.latest))
-
-    def is_absurd(self, token: int) -> bool:
-        """Return whether only a broken node can have that token."""
-        return not 0 < token <= self._highest
 
     def read(self, tally: Tally) -> tuple[int, bool]:
         """Return the token of a won round, and whether a quorum is known to stand at it."""
@@ -117,9 +109,6 @@ class Fence:
         written = yield from broadcast(Broadcast(command, owner, _stands, timeout))
         if written.won:
             self.latest = max(token, self.latest)
-        elif sum(str(reply).startswith("ABSURD") for reply in written.replies) >= written.quorum:
-            self._highest = token - 1
-            self.parse = partial(_read_token, highest=self._highest)
         return written
 
 
@@ -145,7 +134,7 @@ class FencedClaim(Claim):
 
     @property
     def parse(self) -> ReplyParser:
-        return self._fence.parse
+        return _read_token
 
     def is_confirmed(self, tally: Tally) -> bool:
         self._token, is_level = self._fence.read(tally)
@@ -153,15 +142,7 @@ class FencedClaim(Claim):
 
     def confirm(self, tally: Tally, claim: bytes, timeout_at: Callable[[float], float]) -> Steps[tuple[Tally, float]]:
         """Raise a quorum of nodes to the token."""
-        owner = self.request.owner
-        written = yield from self._fence.level(owner, claim, self._token, timeout_at(tally.at))
-        if self._fence.is_absurd(self._token):
-            # A broken node gave an absurd token; the others may be a quorum without it.
-            ask = Broadcast(self.ask(claim, ()), owner, self.parse, timeout_at(written.at), self.guard)
-            tally = yield from broadcast(ask)
-            if not tally.won or self.is_confirmed(tally):
-                return tally, tally.at
-            written = yield from self._fence.level(owner, claim, self._token, timeout_at(tally.at))
+        written = yield from self._fence.level(self.request.owner, claim, self._token, timeout_at(tally.at))
         return tally if written.won else written, written.at
 
     def hold(self, claim: bytes, **terms: Any) -> HoldState:

@@ -64,18 +64,6 @@ def test_write_back_that_comes_too_late_is_rolled_back(toy, fenced):
     assert toy.told[0].deliver_until >= toy.now + 30.0, "a node may have granted during the write-back"
 
 
-def test_node_whose_token_is_absurd_again_and_again_does_not_keep_a_caller(toy, fenced):
-    absurd, refused = 1 << 51, toy.all_say("ABSURD")
-    script = (
-        (ASK, toy.answers(absurd, 7, 7, None, None)),
-        (WRITE, refused),
-        (ASK, toy.answers(absurd - 1, 7, 7, None, None)),
-        (WRITE, refused),
-    )
-    with pytest.raises(QuorumError):
-        fenced(*script, "tell lock_abandon", timeout=0.0)
-
-
 def test_node_that_connects_before_the_write_back_must_get_the_release(toy, fenced):
     state = fenced((ASK, toy.answers(7, 9, 8, "down", "down", sent=0b00111)), (WRITE, toy.all_say(9)))
     assert state.may_keep == 0b11111

@@ -71,11 +71,9 @@ def world():
 YEARS = 5 * 365 * 86_400 * 10**6
 
 
-@pytest.mark.parametrize("told", [1 << 52, None], ids=["highest", "in_five_years"])
-def test_token_of_one_node_that_is_far_ahead_of_all_clocks_is_never_handed_out(world, told):
+def test_token_of_one_node_that_no_clock_shows_is_never_handed_out(world):
     before = world.take("ada")
-    told = told or before + YEARS
-    execute(world.stores[A], b"SET", KEYS.token, b"%d" % told)
+    execute(world.stores[A], b"SET", KEYS.token, b"%d" % (1 << 52))
     first = world.take("ada")
     assert before < first < before + YEARS
     assert world.take("bob") > first
