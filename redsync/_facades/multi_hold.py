@@ -54,17 +54,22 @@ def release_all(left: list[Any]) -> Plan[None]:
             except RedsyncError as error:
                 errors.append(error)
             del left[-1]
-    except BaseException:
+    except BaseException as error:
         # It may have come before the release began. One that is repeated raises an error and changes nothing.
-        yield from release_rest(left)
+        yield from release_rest(left, error)
         raise
     _raise_first(errors)
 
 
-def release_rest(left: list[Any]) -> Plan[None]:
-    """Make these calls without an error: a hold that is lost is over anyway."""
-    with suppress(RedsyncError):
-        yield from release_all(left)
+def release_rest(left: list[Any], error: BaseException) -> Plan[None]:
+    """Make these calls after an error, and raise none: a hold that is lost is over anyway."""
+    if not isinstance(error, GeneratorExit):  # Then nothing performs the plan any more.
+        with suppress(RedsyncError):
+            yield from release_all(left)
+
+
+class _DroppedError(BaseException):
+    """Tells a plan that its caller is gone; a `GeneratorExit` would close the generators inside."""
 
 
 class Performing:
@@ -114,8 +119,8 @@ class AsyncPerforming:
                 error = problem
 
     async def _finish(self, plan: Plan[Any]) -> None:
-        with suppress(GeneratorExit):
-            await self._perform(plan, GeneratorExit())
+        with suppress(_DroppedError):
+            await self._perform(plan, _DroppedError())
 
 
 class AnyMultiHold(Entered, Generic[HoldT]):

@@ -156,8 +156,8 @@ class AnyMultiLock(Enterable[RunnerT_co, MultiHoldT], Generic[RunnerT_co, LockT,
                 part._state.task = part._state.task or task
             if enter is not None:
                 enter(hold)
-        except BaseException:
-            yield from release_rest([part.release for part in won()])
+        except BaseException as error:
+            yield from release_rest([part.release for part in won()], error)
             self._forget_all(hold)
             raise
         return hold
