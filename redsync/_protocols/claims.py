@@ -23,7 +23,7 @@ from redsync._core.session import Session
 from redsync._core.text import one_line
 from redsync._core.timing import milliseconds
 from redsync._protocols.answers import most_refusals, refusals_of_owners, time_left, type_error
-from redsync._protocols.queue_policies import PLACE_KEPT, FifoByArrival, QueuePolicy, Waiting
+from redsync._protocols.queue_policies import PLACE_KEPT, FifoByArrival, QueuePolicy
 from redsync.exceptions import RedsyncError
 
 __all__ = ["AcquireRequest", "Claim"]
@@ -61,7 +61,7 @@ class AcquireRequest:
         max_hold: Seconds after which the hold ends whatever the renewals say; None for no limit.
         on_lost: The callback for a loss of the hold.
         holds: The number of acquisitions to make at once.
-        queue: Makes the policy by which the acquire waits for a lock that others hold.
+        queue: Makes the policy by which the acquire waits for a lock that others hold, from its attributes.
         state: The hold that was acquired; None if there is none.
         record: Where the acquire records its steps, for observers; None if it is not observed.
         holder: The owner that was in the way at the last try, as text; None if it is not known.
@@ -76,7 +76,7 @@ class AcquireRequest:
     max_hold: float | None = None
     on_lost: Callable[[HoldState], object] | None = None
     holds: int = 1
-    queue: Callable[[Waiting], QueuePolicy] = FifoByArrival
+    queue: Callable[..., QueuePolicy] = FifoByArrival
     state: HoldState | None = None
     record: AcquireRecord | None = None
     holder: str | None = None
@@ -128,21 +128,21 @@ class Claim:
     def policy(self, now: float) -> QueuePolicy:
         """Return the policy of an acquire that begins to ask at that instant."""
         request = self.request
-        waiting = Waiting(
+        policy = self._queue(
             owner=request.owner,
             waits=request.timeout != 0,
-            at_once=self.expects_others,
+            asks=self.expects_others,
             ask_ids=self.session.ask_ids,
             kept=min(PLACE_KEPT, self.lease),
             lease=self._lease_handed,
             started=now,
         )
-        policy = self._new_policy(waiting)
         self._read = policy.read
         return policy
 
-    def _new_policy(self, waiting: Waiting) -> QueuePolicy:
-        return self.request.queue(waiting)
+    @property
+    def _queue(self) -> Callable[..., QueuePolicy]:
+        return self.request.queue
 
     @property
     def _lease_handed(self) -> float:

@@ -31,7 +31,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from redsync._core.holds import Owner
 from redsync._core.quorum import Tally, Verdict, thoroughly
@@ -46,7 +47,6 @@ __all__ = [
     "FifoByTicket",
     "NoQueue",
     "QueuePolicy",
-    "Waiting",
     "highest_ticket",
     "is_held",
     "usual_pause",
@@ -90,28 +90,7 @@ def highest_ticket(tickets: Iterable[int]) -> int:
     return highest
 
 
-class Waiting(NamedTuple):
-    """The arguments of one acquire's queue policy.
-
-    Attributes:
-        owner: The waiting owner.
-        waits: True if it waits at all: an acquire with one try takes no place.
-        at_once: True if the first try already asks for a place, because others most likely hold the lock.
-        ask_ids: Numbers the asks after which nodes may hand the claim over.
-        kept: Seconds for which nodes keep the place.
-        lease: Seconds for which nodes keep a claim that they hand over; 0.0: as long as the place.
-        started: The instant at which waiting began, which decides the place by arrival.
-    """
-
-    owner: Owner
-    waits: bool
-    at_once: bool
-    ask_ids: Iterator[int]
-    kept: float
-    lease: float
-    started: float
-
-
+@dataclass(kw_only=True, eq=False)
 class QueuePolicy(ABC):
     """How one waiter queues on all nodes, and which place it has there.
 
@@ -120,31 +99,38 @@ class QueuePolicy(ABC):
         may_join_later: True if its place may be taken later: a waiter far behind can wait inside the process until
             then.
         taken: True if nodes may have the place: then the waiter must leave it, and nodes may send wake-ups.
-        kept: Seconds for which nodes keep it.
         ask_id: The ask id that nodes repeat if they hand the claim over after the latest ask; None if they can't.
+        owner: The waiting owner.
+        waits: True if it waits at all: an acquire with one try takes no place.
+        asks: True if the next try asks for a place by arrival; the first does if others most likely hold the lock.
+        ask_ids: Numbers the asks after which nodes may hand the claim over.
+        kept: Seconds for which nodes keep the place.
+        lease: Seconds for which nodes keep a claim that they hand over; 0.0: as long as the place.
+        started: The instant at which waiting began, which decides the place by arrival.
     """
 
-    read: Callable[[Any], object] = staticmethod(read_by_arrival)
+    read = staticmethod(read_by_arrival)
     may_join_later = False
-    ask_id: bytes | None = None
+    taken = False
+    ask_id = None
 
-    def __init__(self, waiting: Waiting) -> None:
-        self._owner = waiting.owner
-        self._ask_ids = waiting.ask_ids
-        self._waits = waiting.waits
-        self.kept = waiting.kept
-        self._lease = waiting.lease
-        self.taken = False
+    owner: Owner
+    waits: bool
+    asks: bool
+    ask_ids: Iterator[int]
+    kept: float
+    lease: float
+    started: float
 
     @property
     def handed(self) -> float:
         """Seconds after an ask for which nodes at least keep a claim that they hand over after it."""
-        return self._lease or self.kept
+        return self.lease or self.kept
 
     @property
     def lasts(self) -> float:
         """Seconds after an ask from which nodes have neither the place nor a claim that they handed over; 0.0: now."""
-        return self.kept + self._lease if self.taken else 0.0
+        return self.kept + self.lease if self.taken else 0.0
 
     def decide(self, tally: Tally) -> Verdict:
         """Return the verdict of an ask: the round hears all nodes if the refusals that lose it do not say enough."""
@@ -182,8 +168,8 @@ class QueuePolicy(ABC):
 
     def _next_ask_id(self) -> bytes:
         """Number the ask, and return the ask id that nodes keep for it."""
-        self.ask_id = b"%d" % next(self._ask_ids)
-        return b"%b+%d" % (self.ask_id, milliseconds(self._lease)) if self._lease else self.ask_id
+        self.ask_id = b"%d" % next(self.ask_ids)
+        return b"%b+%d" % (self.ask_id, milliseconds(self.lease)) if self.lease else self.ask_id
 
 
 def usual_pause(tally: Tally, random: float, kept: float) -> float:
@@ -201,27 +187,22 @@ class FifoByArrival(QueuePolicy):
 
     may_join_later = True
 
-    def __init__(self, waiting: Waiting) -> None:
-        super().__init__(waiting)
-        self._started = waiting.started
-        self._asks = waiting.at_once
-
     def ask(self, now: float) -> tuple[Arg, ...]:
-        if not self._asks:
+        if not self.asks:
             self.ask_id = None
             return ()
         self.taken = True
-        return milliseconds(self.kept), milliseconds(now - self._started), self._owner.channel, self._next_ask_id()
+        return milliseconds(self.kept), milliseconds(now - self.started), self.owner.channel, self._next_ask_id()
 
     def enough(self, tally: Tally) -> bool:
         return _is_heard(tally) if self.taken else is_held(tally)
 
     def learn(self, tally: Tally) -> bool:  # noqa: ARG002  (any refusal shows that others are about)
-        again, self._asks = not self._asks, True
+        again, self.asks = not self.asks, True
         return again
 
     def suspend(self) -> bool:
-        self._asks = False
+        self.asks = False
         return True
 
     def leave(self) -> None:
@@ -231,10 +212,8 @@ class FifoByArrival(QueuePolicy):
 class FifoByNumber(QueuePolicy):
     """An order by a ticket that the waiter draws: a suspended waiter keeps its ticket, and presents it again."""
 
-    def __init__(self, waiting: Waiting) -> None:
-        super().__init__(waiting)
-        self._ticket = 0
-        self._suspended = False
+    _ticket = 0
+    _suspended = False
 
     def suspend(self) -> bool:
         self._suspended = True
@@ -248,7 +227,7 @@ class FifoByNumber(QueuePolicy):
         if self._ticket:
             return suspended
         tickets = [refusal.ticket for refusal in refusals_of_owners(tally)]
-        if not self._waits or len(tickets) < tally.quorum:
+        if not self.waits or len(tickets) < tally.quorum:
             return False
         self._ticket = highest_ticket(tickets) + 1
         return True
@@ -261,7 +240,7 @@ class FifoByTicket(FifoByNumber):
 
     def enough(self, tally: Tally) -> bool:
         # With an even number of nodes, fewer refusals than a quorum rule a grant out.
-        if not self._waits:
+        if not self.waits:
             return is_held(tally)
         # An unheard node may have granted, and then needs a rollback. A queued waiter can afford to hear all nodes.
         # To draw a ticket, a quorum must have told its highest one; nodes with a foreign value tell none.
@@ -272,16 +251,16 @@ class FifoByTicket(FifoByNumber):
         self.taken = self.taken or ticket != 0
         self.ask_id = None
         ask_id = self._next_ask_id() if ticket else b"0"
-        kept = milliseconds(self.kept) if self._waits else 0
-        return kept, ticket, self._owner.channel, ask_id
+        kept = milliseconds(self.kept) if self.waits else 0
+        return kept, ticket, self.owner.channel, ask_id
 
 
 class NoQueue(QueuePolicy):
     """No queue: the waiter leaves nothing on the nodes."""
 
-    def __init__(self, backoff: Callable[[int, float], float], waiting: Waiting) -> None:
+    def __init__(self, backoff: Callable[[int, float], float], **waiting: Any) -> None:
         """Wait without a queue; `backoff(tries, random)` returns the seconds to sleep after that many tries."""
-        super().__init__(waiting)
+        super().__init__(**waiting)
         self._backoff = backoff
 
     def enough(self, tally: Tally) -> bool:

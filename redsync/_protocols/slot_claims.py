@@ -34,7 +34,7 @@ from redsync._core.timing import milliseconds
 from redsync._protocols.answers import WRONG_TYPE, Refusal, no_quorum, refusals_of_owners, time_left, type_error
 from redsync._protocols.claims import AcquireRequest, Claim
 from redsync._protocols.holding import rollback_of
-from redsync._protocols.queue_policies import FifoByNumber, QueuePolicy, Waiting
+from redsync._protocols.queue_policies import FifoByNumber, QueuePolicy
 from redsync._protocols.shrinking import bits_of, first_in, read_bits, reserved
 from redsync._protocols.windows import Window
 from redsync.exceptions import ConfigurationError, RedsyncError
@@ -111,12 +111,12 @@ class SlotQueue(FifoByNumber):
     @property
     def words(self) -> tuple[Arg, ...]:
         """The place, as arguments of a script."""
-        keeps = self._waits and not self._suspended
-        return milliseconds(self.kept) if keeps else 0, self._ticket, self._owner.channel
+        keeps = self.waits and not self._suspended
+        return milliseconds(self.kept) if keeps else 0, self._ticket, self.owner.channel
 
     def place_to_restore(self, wanted: int) -> tuple[Arg, ...]:
         """Return the arguments by which a rollback restores a place that grants removed; empty if there is none."""
-        return (wanted, 0, *self.words) if self.taken and self._waits and not self._suspended else ()
+        return (wanted, 0, *self.words) if self.taken and self.waits and not self._suspended else ()
 
     def enough(self, tally: Tally) -> bool:  # noqa: ARG002  (the claim decides that by the slots)
         return True
@@ -131,8 +131,8 @@ class SlotQueue(FifoByNumber):
 class WindowQueue(SlotQueue):
     """A place in the queue for the permits of a rate limiter. These only run out, and nodes tell each waiter when."""
 
-    def __init__(self, waiting: Waiting, window: Window, limit: Limit) -> None:
-        super().__init__(waiting)
+    def __init__(self, window: Window, limit: Limit, **waiting: Any) -> None:
+        super().__init__(**waiting)
         self._window = window
         self._limit = limit
         self.kept = window.place_kept
@@ -168,13 +168,16 @@ class SlotClaim(Claim):
     def _lease_handed(self) -> float:
         return 0.0  # Nodes do not hand slots over.
 
-    def _new_policy(self, waiting: Waiting) -> QueuePolicy:
+    def policy(self, now: float) -> QueuePolicy:
         self.begin()
-        self._slot_queue = slot_queue = self._new_slot_queue(waiting)
-        return slot_queue
+        policy = super().policy(now)
+        assert isinstance(policy, SlotQueue), "the queue for slots"
+        self._slot_queue = policy
+        return policy
 
-    def _new_slot_queue(self, waiting: Waiting) -> SlotQueue:
-        return SlotQueue(waiting)
+    @property
+    def _queue(self) -> Callable[..., QueuePolicy]:
+        return SlotQueue
 
     def begin(self) -> None:
         self._rounds, self._exact = 0, ()
@@ -413,8 +416,9 @@ class WindowClaim(SlotClaim):
         """The instant at which the round that won was over."""
         return self._began
 
-    def _new_slot_queue(self, waiting: Waiting) -> SlotQueue:
-        return WindowQueue(waiting, self._window, self._limit)
+    @property
+    def _queue(self) -> Callable[..., QueuePolicy]:
+        return partial(WindowQueue, self._window, self._limit)
 
     def ask(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
         self._telling = self._window.telling(self._too_short)

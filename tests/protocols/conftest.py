@@ -73,17 +73,14 @@ class Sleep:
 class Refused(FifoByArrival):
     """A place of a waiter that was refused before, so it asks for it with its first try."""
 
-    def __init__(self, waiting):
-        super().__init__(waiting)
-        self._asks = True
+    def __init__(self, **waiting):
+        super().__init__(**{**waiting, "asks": True})
 
 
 class RefusedByTicket(FifoByTicket):
     """A ticket of a waiter that was refused before."""
 
-    def __init__(self, waiting):
-        super().__init__(waiting)
-        self._ticket = 5
+    _ticket = 5
 
 
 class Toy:
