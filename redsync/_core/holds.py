@@ -235,9 +235,6 @@ class HoldTable:
 
     Attributes:
         orphans: Owners that have ended, with or without holds; filled by `orphan`, emptied by the watchdog.
-        watched_until: The instant at which the watchdog will look next. A hold that is due earlier moves it and calls
-            the alarm. It stays even if that hold is gone: so a lock that is acquired and released all the time wakes
-            the watchdog once per period, not once per acquire.
     """
 
     def __init__(self, alarm: Callable[[], None]) -> None:
@@ -249,7 +246,6 @@ class HoldTable:
         self._renew_from = self._ends_from = math.inf
         self._alarm = alarm
         self.orphans: deque[Owner] = deque()
-        self.watched_until = math.inf
 
     def __len__(self) -> int:
         return len(self._holds)
@@ -268,11 +264,14 @@ class HoldTable:
         self.watch(state)
 
     def watch(self, state: HoldState) -> None:
-        """Make the watchdog look in time after a hold's renewal or end has come closer."""
+        """Make the watchdog look in time after a hold's renewal or end has come closer.
+
+        The instant at which it looks stays even if that hold is gone. So a lock that is acquired and released all the
+        time wakes it once per period, not once per acquire.
+        """
+        looks_at = self.next_due()
         self._expect(state)
-        due = min(state.renew_at, state.valid_until)
-        if due < self.watched_until:
-            self.watched_until = due
+        if self.next_due() < looks_at:
             self._alarm()
 
     def _expect(self, state: HoldState) -> None:
@@ -342,12 +341,6 @@ class HoldTable:
         for state in holds:
             if state.live and state.lost is None:
                 self._expect(state)
-
-    def watch_next(self, now: float) -> float:
-        """Return and record when the watchdog must look next, after it has looked at `now`."""
-        asked = self.watched_until if self.watched_until > now else math.inf
-        self.watched_until = max(min(self.next_due(), asked), now)
-        return self.watched_until
 
     def remove(self, state: HoldState) -> None:
         """Forget a hold whose last acquisition is being released; no renewal is sent from now on."""

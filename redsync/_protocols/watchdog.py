@@ -49,7 +49,7 @@ def watchdog(session: Session, now: float) -> Steps[None]:
             command = _announcement(session, _record(session, now), _ANNOUNCED_FOR)
             # A node out of reach gets it once it is back.
             yield from tell(Tell(command, None, session.all_nodes, now + _ANNOUNCED_FOR))
-        until = min(table.watch_next(now), announce_at)
+        until = min(max(table.next_due(), now), announce_at)
         looked_at, now = now, (yield from wait(Wait(until))).at
         if session.observed and looked_at < until <= now:
             yield from notify(WatchdogWoke(now - until))

@@ -123,7 +123,7 @@ def test_alarm_rings_if_a_hold_is_due_before_the_watchdog_looks(table, alarm):
     assert rings_for(renew_at=115.0) == 1
     assert [rings_for(renew_at=115.0), rings_for(renew_at=116.0), rings_for(renew_at=114.0)] == [0, 0, 1]
     assert rings_for(renew_at=math.inf, valid_until=113.0) == 1, "its end counts too"
-    assert table.watched_until == 113.0
+    assert table.next_due() == 113.0
 
 
 def test_lock_acquired_again_and_again_rings_once_per_period(table, alarm):
@@ -132,9 +132,9 @@ def test_lock_acquired_again_and_again_rings_once_per_period(table, alarm):
         table.add(state)
         table.remove(state)
     assert alarm.rung == 1
-    assert table.watch_next(100.5) == 110.0
+    assert table.next_due() == 110.0
     assert (table.take_due(110.0, 110.0), table.take_ended(110.0)) == ([], [])
-    assert table.watch_next(110.0) == 130.0, "the end of the last one, which is gone"
+    assert table.next_due() == 130.0, "the end of the last one, which is gone"
     table.add(new_state(renew_at=121.0))
     assert alarm.rung == 2
 
@@ -142,12 +142,11 @@ def test_lock_acquired_again_and_again_rings_once_per_period(table, alarm):
 def test_watchdog_never_sleeps_through_a_hold_that_came_while_it_worked(table):
     renewed = new_state(b"a", renew_at=110.0)
     table.add(renewed)
-    table.watch_next(100.0)
     batch = table.take_due(110.0, 110.0)
     table.add(new_state(b"b", renew_at=112.0))
     renewed.renew_at = 120.0
     table.put(batch)
-    assert table.watch_next(110.0) == 112.0
+    assert table.next_due() == 112.0
 
 
 # Owners.

@@ -148,7 +148,7 @@ def test_hold_that_was_handed_over_is_renewed_soon(make_toy, lease, seconds):
     assert state.renewed
     assert toy.now < state.renew_at <= toy.now + 0.5
     assert state.renew_at < state.valid_until - 0.2 * min(lease, KEPT), "with time for another try"
-    assert toy.session.holds.watched_until == state.renew_at
+    assert toy.session.holds.next_due() == state.renew_at
 
 
 def test_holds_handed_over_one_after_the_other_are_renewed_together(toy):

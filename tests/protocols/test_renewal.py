@@ -275,7 +275,10 @@ def test_extend_of_a_hold_released_meanwhile_is_an_error(toy, answer):
 
 def test_extend_wakes_the_watchdog_if_its_look_is_due_earlier(toy):
     state = toy.take()
-    toy.session.holds.watched_until = 1010.0
+    state.renew_at = 1010.0
+    table = toy.session.holds
+    table.begin_watch()
+    assert (table.take_ended(toy.now), table.take_due(toy.now, toy.now)) == ([], [])
     alarms = toy.alarms
     toy.play(extend(toy.session, state, 3.0, toy.now), ("ask lock_renew", toy.all_say([2])))
     assert state.renew_at < 1010.0

@@ -21,8 +21,6 @@ def take(toy, name="x", **fields):
     state = toy.take(name, **fields)
     if state.renewed:
         state.renew_at = renew_at(state.since, LEASE)
-    table = toy.session.holds
-    table.watched_until = min(min(state.renew_at, state.valid_until) for state in table)
     return state
 
 

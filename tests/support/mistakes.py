@@ -70,7 +70,7 @@ def count_grants(self, tally):
 def draw_from_fewer(missing):
     def learn(place, tally):
         tickets = [refusal.ticket for refusal in refusals_of_owners(tally)]
-        if place._ticket or not place._waits or not tickets:
+        if place._ticket or not place.waits or not tickets:
             return False
         place._ticket = max(tickets[: max(tally.quorum - missing, 1)]) + 1
         return True
