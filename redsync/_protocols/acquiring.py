@@ -64,9 +64,6 @@ its ask, and the nodes that it wakes, would take the processor from the new hold
 _LAST_TRY = 0.03
 """Seconds that a try may take if the caller's timeout is over, so that timeouts are accurate to 50 ms."""
 
-_LOOK = 0.25
-"""The longest unit of time to which first renewals are rounded: nodes keep a hand-over for 3 s."""
-
 
 def acquire_new(claim: Claim, now: float) -> Steps[HoldState | None]:
     """Return the hold of a new claim; None if others held it until the request's deadline.
@@ -129,7 +126,14 @@ def _compete(  # noqa: PLR0912, PLR0915  (each is one of the decisions above)
             if not tally.without_quorum:
                 claim.note_others(met=tries > 1 or not tally.won)
             if tally.won and now < (until := claim.valid_until(tally)):
-                return _begin_hold(claim, claim_id, may_keep, kept_until, believed=(tally.sent_at, until), won=tally)
+                return claim.begin_hold(
+                    claim_id,
+                    since=tally.sent_at,
+                    valid_until=until,
+                    may_keep=may_keep,
+                    kept_until=kept_until,
+                    won=tally,
+                )
             without_quorum = tally.won or tally.without_quorum
             session.answered |= not without_quorum
             down_since = min(down_since, tally.sent_at) if without_quorum and is_outage(tally) else math.inf
@@ -171,7 +175,11 @@ def _compete(  # noqa: PLR0912, PLR0915  (each is one of the decisions above)
                 yield from queues.leave_queues(waiter, RETRIES)
                 now, until = yield from _wait_for_nodes(claim, policy, tally, deadline, tries=tries, splits=failures)
                 if now < until:
-                    return _begin_hold(claim, claim_id, may_keep, kept_until, believed=(now, until))
+                    if record is not None:
+                        record.note("handed over", now)
+                    return claim.begin_hold(
+                        claim_id, since=now, valid_until=until, may_keep=may_keep, kept_until=kept_until
+                    )
             claim.begin()
     except BaseException:
         refusal = None  # Or this frame and the error would keep each other alive, and the caller's connections.
@@ -303,42 +311,3 @@ def _wait_for_nodes(
     valid_until = session.timing.valid_until(tally.sent_at, policy.handed)
     enough_left = valid_until - wake.at > claim.least_left * (valid_until - tally.sent_at)
     return wake.at, valid_until if enough_left and wake.handed.bit_count() >= session.quorum else 0.0
-
-
-def _begin_hold(
-    claim: Claim,
-    claim_id: bytes,
-    may_keep: int,
-    kept_until: float,
-    *,
-    believed: tuple[float, float],
-    won: Tally | None = None,
-) -> HoldState:
-    """Return the hold that a round has won, or that nodes have handed over; from now on it is held.
-
-    It is believed between two instants; nodes in `may_keep` may keep it until `kept_until`.
-    """
-    session, request = claim.session, claim.request
-    since, valid_until = believed
-    session.answered = True
-    renew_at = math.inf
-    if request.renewed:
-        # Nodes keep a hand-over that the watchdog is to lengthen only for as long as the place. Rounded, so that ten
-        # thousand grants don't wake the watchdog ten thousand times.
-        unit = min(claim.round_timeout, _LOOK)
-        renew_at = min((since // unit + 2) * unit, (since + valid_until) / 2)
-    state = claim.hold(
-        claim_id,
-        since=since,
-        valid_until=valid_until,
-        renew_at=renew_at,
-        may_keep=may_keep,
-        kept_until=kept_until,
-        tally=won,
-    )
-    if won is None and request.record is not None:
-        request.record.note("handed over", since)
-    # First: an interruption from here on must find the hold, to drop it.
-    request.state = state
-    claim.register(state)
-    return state

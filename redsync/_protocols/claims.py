@@ -36,6 +36,9 @@ _LEFT_TO_RENEW, _LEFT_TO_USE = 0.5, 0.9
 acquire has its own lease, so that this is about as long as its owner expects.
 """
 
+_LOOK = 0.25
+"""The longest unit of time to which first renewals are rounded: nodes keep a hand-over for 3 s."""
+
 _SPREAD = 0.02
 """Seconds over which the waiters for a holder spread their looks once its lease is over."""
 
@@ -258,24 +261,28 @@ class Claim:
 
     # The hold.
 
-    def hold(
+    def begin_hold(
         self,
         claim: bytes,
         *,
         since: float,
         valid_until: float,
-        renew_at: float,
         may_keep: int,
         kept_until: float,
-        tally: Tally | None,  # noqa: ARG002  (it tells only claims of slots which ones they are)
+        won: Tally | None = None,
     ) -> HoldState:
-        """Return the hold; arguments as for `HoldState`, but `since` is when it was asked for or handed over.
+        """Return the hold that a round has won, or that nodes have handed over; from now on it is held.
 
-        `tally` is the round that won it; None if nodes handed it over.
+        It is believed between two instants; nodes in `may_keep` may keep it until `kept_until`.
         """
-        request = self.request
+        request, renew_at = self.request, math.inf
+        if request.renewed:
+            # Nodes keep a hand-over that the watchdog is to lengthen only for as long as the place. Rounded, so that
+            # ten thousand grants don't wake the watchdog ten thousand times.
+            unit = min(self.round_timeout, _LOOK)
+            renew_at = min((since // unit + 2) * unit, (since + valid_until) / 2)
         ends_at = math.inf if request.max_hold is None else since + request.max_hold
-        return self._hold_class(
+        state = self._hold_class(
             name=request.name,
             kind=request.kind,
             keys=request.keys,
@@ -290,6 +297,15 @@ class Claim:
             kept_until=kept_until,
             since=since,
         )
+        self.complete(state, won)
+        self.session.answered = True
+        # First: an interruption from here on must find the hold, to drop it.
+        request.state = state
+        self.register(state)
+        return state
+
+    def complete(self, state: HoldState, won: Tally | None) -> None:
+        """Add what is special about the hold of such a claim; `won` is None if nodes handed it over."""
 
     def register(self, state: HoldState) -> None:
         """Add the hold to the client's holds: from now on the watchdog renews it, and it must be released."""

@@ -145,10 +145,8 @@ class FencedClaim(Claim):
         written = yield from self._fence.level(self.request.owner, claim, self._token, timeout_at(tally.at))
         return tally if written.won else written, written.at
 
-    def hold(self, claim: bytes, **terms: Any) -> HoldState:
-        state = super().hold(claim, **terms)
+    def complete(self, state: HoldState, won: Tally | None) -> None:  # noqa: ARG002
         state.fencing_token = self._token
-        return state
 
 
 def acquire(session: Session, request: AcquireRequest, now: float, fence: Fence) -> Steps[HoldState | None]:

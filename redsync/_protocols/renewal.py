@@ -18,7 +18,7 @@ So, over the same connections, the client rolls back each hold that has ended by
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from redsync._core.effects import Broadcast, Steps, broadcast, notify, tell
 from redsync._core.holds import HoldState
@@ -96,20 +96,6 @@ class _Renewal:
         return Verdict.PENDING if None in tally.ballots else Verdict.LOST
 
 
-class _Results(NamedTuple):
-    """The results for the holds that are still live.
-
-    Attributes:
-        confirmed: Holds that a quorum keeps.
-        undecided: Holds for which too few nodes answered either way.
-        lost: Holds that may no longer be believed, with the reason.
-    """
-
-    confirmed: list[HoldState]
-    undecided: list[HoldState]
-    lost: list[tuple[HoldState, str]]
-
-
 def renew(
     session: Session, holds: Sequence[HoldState], lease: float | None = None
 ) -> Steps[tuple[list[HoldState], Tally]]:
@@ -124,11 +110,8 @@ def renew(
     shortest = min(renewal.leases.values())
     ends = {state: state.valid_until for state in holds} if session.observed else {}
     tally = yield from _ask(session, renewal, shortest)
-    confirmed, undecided, lost = _apply(session, renewal, tally)
     retry_at = tally.at + min(max(timing.round_timeout(shortest), shortest / 30), 1.0)
-    for state in undecided:
-        if state.renewed:
-            state.renew_at = retry_at
+    confirmed, lost = _apply(session, renewal, tally, retry_at)
     for state, reason in lost:
         yield from lose(state, reason)
     if ends:
@@ -175,10 +158,15 @@ def _ask(session: Session, renewal: _Renewal, shortest: float) -> Steps[Tally]:
                 yield from tell(rollback_of(state, leave=True))
 
 
-def _apply(session: Session, renewal: _Renewal, tally: Tally) -> _Results:
-    """Judge each hold by the answers, and lengthen those that are confirmed."""
+def _apply(
+    session: Session, renewal: _Renewal, tally: Tally, retry_at: float
+) -> tuple[list[HoldState], list[tuple[HoldState, str]]]:
+    """Judge each live hold by the answers, and lengthen those that a quorum keeps; return these.
+
+    Also return those that may no longer be believed, with the reason. Of the others too few nodes answered.
+    """
     timing, quorum, at = session.timing, session.quorum, tally.at
-    confirmed, undecided, lost = results = _Results([], [], [])
+    confirmed, lost = [], []
     for state, (existing, against) in zip(renewal.holds, renewal.counts(tally), strict=True):
         if not state.live or state.lost is not None:
             continue
@@ -192,6 +180,6 @@ def _apply(session: Session, renewal: _Renewal, tally: Tally) -> _Results:
             confirmed.append(state)
         elif against > session.nodes - quorum:
             lost.append((state, f"{against} of {session.nodes} nodes no longer keep the claim"))
-        else:
-            undecided.append(state)
-    return results
+        elif state.renewed:
+            state.renew_at = retry_at
+    return confirmed, lost

@@ -322,14 +322,12 @@ class SlotClaim(Claim):
     def place_to_restore(self) -> tuple[Arg, ...]:
         return () if self._slot_queue is None else self._slot_queue.place_to_restore(self.request.holds)
 
-    def hold(self, claim: bytes, *, tally: Tally | None, **terms: Any) -> HoldState:
-        state = super().hold(claim, tally=tally, **terms)
+    def complete(self, state: HoldState, won: Tally | None) -> None:
         assert isinstance(state, PermitState), "the hold that comes of slots"
-        assert tally is not None, "nodes do not hand slots over"
-        if tally.refused:
-            self._hear(tally)
-        state.grant(self.best(tally)[0], self._limit)
-        return state
+        assert won is not None, "nodes do not hand slots over"
+        if won.refused:
+            self._hear(won)
+        state.grant(self.best(won)[0], self._limit)
 
     # Being refused.
 
