@@ -68,7 +68,7 @@ class Broadcast(NamedTuple):
         deliver_until: The instant from which delivery is pointless, because nodes expire what the command removes. It
             does not bind for a node that left commands unanswered: the node may execute them at any time, and what they
             write lasts from then on.
-        decide: Returns the verdict of a tally; None: `quorum.plainly`.
+        decide: Returns the verdict of a tally; None: `quorum.verdict_of`.
         subscribe: Collect wake-ups for this key from before the sending on, so that the `Wait` misses none.
         patience: The longest time to wait for the client's first connections, in seconds; None: the driver's own
             limit.

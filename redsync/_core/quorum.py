@@ -34,7 +34,6 @@ __all__ = [
     "Tally",
     "Verdict",
     "Vote",
-    "plainly",
     "quorum_of",
     "thoroughly",
     "verdict_of",
@@ -130,7 +129,7 @@ class Tally:
         at: The instant at which the protocol was resumed, seconds on the driver's clock.
         repeated: True if nodes may have executed the command before, in a round without a result.
         parse: Reads a reply.
-        decide: Returns the verdict of the votes so far.
+        decide: Returns the verdict of the votes so far; None: `verdict_of`.
     """
 
     __slots__ = (
@@ -153,7 +152,7 @@ class Tally:
         parse: ReplyParser,
         decide: Callable[[Tally], Verdict] | None = None,
     ) -> None:
-        """Begin a tally without votes; `decide` is `plainly` by default."""
+        """Begin a tally without votes."""
         self.nodes = nodes
         self.quorum = quorum_of(len(nodes))
         self.ballots: list[Ballot | None] = [None] * len(nodes)
@@ -163,7 +162,7 @@ class Tally:
         self.sent_at = self.at = 0.0
         self.repeated = False
         self.parse = parse
-        self.decide = decide or plainly
+        self.decide = decide
 
     def record(self, node: int, reply: object, at: float = 0.0) -> bool | None:
         """Count the reply that the node with that index gave at an instant; return True if this vote ended the wait.
@@ -184,7 +183,9 @@ class Tally:
 
     def fail(self, node: int, reason: str) -> bool:
         """Count the node as FAILED for that reason, if it has not voted; return True if that ended the wait."""
-        return self.open and self.ballots[node] is None and self._count(node, (_FAILED, None, reason, 0.0))
+        return (
+            self.verdict is _PENDING and self.ballots[node] is None and self._count(node, (_FAILED, None, reason, 0.0))
+        )
 
     def close(self, reason: str) -> None:
         """End the round: nodes that have not voted become FAILED for that reason, and the verdict is WON or LOST."""
@@ -204,7 +205,7 @@ class Tally:
     def _count(self, node: int, vote: Ballot) -> bool:
         """Count a node's vote, which is its first, in an open round; return True if it ended the wait."""
         self.ballots[node], self.choices[node] = vote, vote[0]
-        self.verdict = self.decide(self)
+        self.verdict = verdict_of(self.choices) if self.decide is None else self.decide(self)
         return self.verdict is not _PENDING
 
     @property
@@ -247,15 +248,9 @@ class Tally:
         """The answers of the nodes that REFUSED."""
         return [vote[1] for vote in self.ballots if vote is not None and vote[0] is _REFUSED]
 
-    @property
-    def backers(self) -> int:
-        """Bit set of the nodes that granted."""
-        return sum(1 << node for node, vote in enumerate(self.ballots) if vote is not None and vote[0] is _GRANTED)
-
-    @property
-    def refusers(self) -> int:
-        """Bit set of the nodes that refused."""
-        return sum(1 << node for node, vote in enumerate(self.ballots) if vote is not None and vote[0] is _REFUSED)
+    def nodes_with(self, choice: Choice) -> int:
+        """Return the bit set of the nodes that made that choice."""
+        return sum(1 << node for node, made in enumerate(self.choices) if made is choice)
 
     @property
     def votes(self) -> tuple[Vote, ...]:
@@ -268,11 +263,6 @@ class Tally:
         )
 
     @property
-    def open(self) -> bool:
-        """True while the round waits for votes."""
-        return self.verdict is _PENDING
-
-    @property
     def won(self) -> bool:
         """True if a quorum GRANTED."""
         return self.verdict is _WON
@@ -283,11 +273,6 @@ class Tally:
         return self.failed > len(self.nodes) - self.quorum
 
 
-def plainly(tally: Tally) -> Verdict:
-    """Return WON once a quorum has granted, LOST once none can."""
-    return verdict_of(tally.choices)
-
-
 def thoroughly(tally: Tally) -> Verdict:
-    """Return what `plainly` does, but LOST only by refusals that rule a quorum out, or when every node has voted."""
+    """Return the plain verdict, but LOST only by refusals that rule a quorum out, or when every node has voted."""
     return verdict_of(tally.choices, failures_refuse=False)

@@ -44,7 +44,7 @@ from functools import partial
 from redsync._core.effects import Broadcast, Steps, Wait, broadcast, tell, wait
 from redsync._core.holds import HoldState
 from redsync._core.local_queues import RETRIES
-from redsync._core.quorum import Tally
+from redsync._core.quorum import Choice, Tally
 from redsync._core.timing import retry_delay
 from redsync._protocols.answers import gives_up, is_outage, no_quorum
 from redsync._protocols.claims import Claim
@@ -121,7 +121,6 @@ def _compete(  # noqa: PLR0912, PLR0915  (each is one of the decisions above)
             tally, now, sent = yield from _ask(claim, policy, claim_id, now, deadline)
             # Count. A round won too late says as little as one without answers: the nodes are too slow now.
             may_keep, asked = may_keep | sent, asked | sent
-            may_have_granted = (may_have_granted | sent) & ~tally.refusers
             kept_until = max(kept_until, _kept_until(claim, policy, asked_at), now + claim.lease)
             if not tally.without_quorum:
                 claim.note_others(met=tries > 1 or not tally.won)
@@ -134,6 +133,7 @@ def _compete(  # noqa: PLR0912, PLR0915  (each is one of the decisions above)
                     kept_until=kept_until,
                     won=tally,
                 )
+            may_have_granted = (may_have_granted | sent) & ~tally.nodes_with(Choice.REFUSED)
             without_quorum = tally.won or tally.without_quorum
             session.answered |= not without_quorum
             down_since = min(down_since, tally.sent_at) if without_quorum and is_outage(tally) else math.inf

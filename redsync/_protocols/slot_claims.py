@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple
 from redsync._core.effects import Broadcast, Steps, Tell, Wait, broadcast, tell, wait
 from redsync._core.holds import HoldState
 from redsync._core.permits import Limit, PermitState, SlotGrant, read_slots, write_slots
-from redsync._core.quorum import ReplyParser, Tally, Verdict
+from redsync._core.quorum import Choice, ReplyParser, Tally, Verdict
 from redsync._core.scripts import Arg, Command, Script
 from redsync._core.session import Session
 from redsync._core.timing import milliseconds
@@ -448,7 +448,7 @@ class WindowClaim(SlotClaim):
         """Return True if nothing is left to confirm: it only reserves slots, or the round was too late to count."""
         self._began, self._told = tally.at, False
         self._late = tally.at - tally.sent_at >= self._window.round_limit
-        self._answered = tally.backers if self._may_harm_later else self.session.all_nodes
+        self._answered = tally.nodes_with(Choice.GRANTED) if self._may_harm_later else self.session.all_nodes
         self.needs_new_claim = not (self._late or self._reserves)
         return not self.needs_new_claim
 
@@ -520,7 +520,7 @@ class WindowClaim(SlotClaim):
             label = request.kind.label
             raise OvertakenError(tally.at, no_quorum(request.name, tally, label) if tally.without_quorum else None)
         state.grant(self.best(tally)[0], self._limit)
-        state.since, self._answered = tally.sent_at, counted & tally.backers
+        state.since, self._answered = tally.sent_at, counted & tally.nodes_with(Choice.GRANTED)
         return state, tally.at
 
     def asks_again_after_late_win(self, tally: Tally) -> bool:

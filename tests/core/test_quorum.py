@@ -5,7 +5,7 @@ from itertools import permutations, product
 
 import pytest
 
-from redsync._core.quorum import Choice, Tally, Verdict, Vote, plainly, quorum_of, thoroughly
+from redsync._core.quorum import Choice, Tally, Verdict, Vote, quorum_of, thoroughly
 from redsync._core.session import Session
 from tests.support.ours import of_ours
 
@@ -43,7 +43,7 @@ def dumb_thorough_verdict(n, granted, refused, failed):
 
 
 RULES = pytest.mark.parametrize(
-    ("decide", "dumb_verdict"), [(plainly, dumb_plain_verdict), (thoroughly, dumb_thorough_verdict)]
+    ("decide", "dumb_verdict"), [(None, dumb_plain_verdict), (thoroughly, dumb_thorough_verdict)]
 )
 
 
@@ -97,14 +97,16 @@ def test_closed_round_is_won_or_lost_whichever_nodes_have_voted(n, decide, dumb_
     for choices in product([*Choice, None], repeat=n):
         votes = [(node, choice) for node, choice in enumerate(choices) if choice is not None]
         tally = check_round(n, votes, decide, dumb_verdict)
-        before, was_open = list(tally.choices), tally.open
+        before, was_open = list(tally.choices), tally.verdict is PENDING
         tally.close("silence")
         assert tally.won is (choices.count(GRANTED) > n / 2)
         assert tally.verdict in (WON, LOST)
         for then, now in zip(before, tally.choices, strict=True):
             assert now is then or (was_open and (then, now) == (None, FAILED))
         assert [tally.granted, tally.refused, tally.failed] == [tally.choices.count(choice) for choice in REPLIES]
-        assert tally.backers == sum(1 << node for node, choice in enumerate(tally.choices) if choice is GRANTED)
+        assert tally.nodes_with(GRANTED) == sum(
+            1 << node for node, choice in enumerate(tally.choices) if choice is GRANTED
+        )
         # Even if all other nodes had granted, they would not have been enough.
         assert tally.without_quorum is (n - tally.failed < n // 2 + 1)
 
@@ -158,7 +160,7 @@ def test_interrupted_vote_leaves_nothing_behind_and_the_node_may_still_fail(pars
     tally = new_tally(3, parse=parse)
     with pytest.raises(KeyboardInterrupt):
         tally.record(0, "yes")
-    assert tally.open
+    assert tally.verdict is PENDING
     tally.fail(0, "connection closed")
     assert (tally.choices[0], tally.answers[0]) == (FAILED, None)
 
@@ -168,7 +170,7 @@ def test_interrupted_count_leaves_the_round_open():
     tally = new_tally(3, interrupted)
     with pytest.raises(KeyboardInterrupt):
         tally.record(0, "no")
-    assert tally.open
+    assert tally.verdict is PENDING
 
 
 # For people to read.
