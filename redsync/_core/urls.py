@@ -26,27 +26,19 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
-__all__ = [
-    "ClusterUrl",
-    "GroupUrl",
-    "NodeUrlError",
-    "addresses_in",
-    "check_url",
-    "for_redis_py",
-    "number_of_replicas",
-    "require_different",
-]
+__all__ = ["NodeUrlError", "ServersUrl", "check_url", "for_redis_py", "require_different"]
 
 _DATABASE: Final = re.compile(r"/?|/[0-9]+/?")
+_EXPECTED: Final = "is not a valid URL; expected something like "
 _LIKE: Final = "something like redis://:password@host:6379/0"
 _QUOTED: Final = "in a user or password, write %23 for #, %2F for / and %3F for ?"
-_SENTINEL_PORT: Final = 26379
 _MOST_REPLICAS: Final = 100
-_GROUP: Final = re.compile(r"redis(s?)\+sentinel://(?:([^@/?#]*)@)?([^@/?#]+)/([^/?#]+)(?:/([0-9]+))?/?(?:\?([^#]*))?")
-_HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^:\[\]]+)(?::([0-9]{1,5}))?")
-_CLUSTER_PORT: Final = 6379
 _MOST_NODES: Final = 99
-_CLUSTER: Final = re.compile(r"redis(s?)\+cluster://(?:([^@/?#]*)@)?([^@/?#]+)(?:/0?)?(?:\?([^#]*))?")
+_SERVERS: Final = re.compile(
+    r"redis(s?)\+(?:sentinel|cluster)://(?:([^@/?#]*)@)?([^@/?#]+)(?:/([^?#]*))?(?:\?([^#]*))?"
+)
+_SERVICE: Final = re.compile(r"([^/]+)(?:/([0-9]+))?/?")
+_HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^:\[\]]+)(?::([0-9]{1,5}))?")
 
 
 class NodeUrlError(ValueError):
@@ -83,64 +75,72 @@ def check_url(url: str) -> None:
         raise NodeUrlError(f"has a URL whose path is not the number of a database; expected {_LIKE}, and {_QUOTED}")
 
 
-class GroupUrl(NamedTuple):
-    """The content of a Sentinel group's URL.
+class ServersUrl(NamedTuple):
+    """The content of the URL of a Sentinel group or a cluster: of servers that know where the nodes are.
 
     Attributes:
-        service: The name by which the Sentinels know the master.
-        master: A redis-py URL with all settings for the master, and a placeholder address.
-        sentinels: The address of each Sentinel, `host:port`, and a redis-py URL for it.
-        replicas: The number of the group's replicas.
+        node: A redis-py URL with all settings for a node, and a placeholder address.
+        servers: The address of each listed server, `host:port`, and a redis-py URL for it.
+        replicas: The number of replicas of each node.
+        service: The name by which the Sentinels know the master; empty for a cluster.
+        nodes: The number of nodes that it provides.
     """
 
-    service: str
-    master: str
-    sentinels: tuple[tuple[str, str], ...]
+    node: str
+    servers: tuple[tuple[str, str], ...]
     replicas: int
-
-    @property
-    def address(self) -> str:
-        """The node's address in messages."""
-        return f"{self.service}@{self.sentinels[0][0]}"
-
-    @staticmethod
-    def matches(url: str) -> bool:
-        """Return whether a URL is that of a Sentinel group."""
-        return url.startswith(("redis+sentinel://", "rediss+sentinel://"))
+    service: str = ""
+    nodes: int = 1
 
     @classmethod
-    def read(cls, url: str) -> GroupUrl:
-        """Return the content of a URL.
+    def read(cls, url: str) -> ServersUrl | None:
+        """Return the content of a URL; None if it has another scheme.
 
         Raises:
-            NodeUrlError: It is not such a URL.
+            NodeUrlError: It has one of these schemes, but is not valid.
         """
-        read = _GROUP.fullmatch(url)
-        if read is None:
-            like = "redis+sentinel://user:password@host:26379,host:26379/mymaster/0"
-            raise NodeUrlError(f"is not a valid URL; expected something like {like}")
-        tls, login, hosts, service, db, query = read.groups()
-        options = dict(parse_qsl(query or "", keep_blank_values=True))
-        replicas = number_of_replicas(options)
+        kind = re.match(r"rediss?\+(sentinel|cluster)://", url)
+        if kind is None:
+            return None
+        return cls._group(url) if kind[1] == "sentinel" else cls._cluster(url)
+
+    @classmethod
+    def _group(cls, url: str) -> ServersUrl:
+        tls, login, hosts, path, options = _parts(url)
+        service = _SERVICE.fullmatch(path)
+        if service is None:
+            raise NodeUrlError(_EXPECTED + "redis+sentinel://user:password@host:26379,host:26379/mymaster/0")
+        replicas = _replicas(options)
         user, password = (quote(options.pop(f"sentinel_{name}", ""), safe="") for name in ("username", "password"))
         encryption = urlencode({name: value for name, value in options.items() if name.startswith("ssl_")})
-        addresses = addresses_in(hosts, _SENTINEL_PORT)
-        admission = f"{user}:{password}@" if user or password else ""
-        login = f"{login}@" if login else ""
-        return cls(
-            unquote(service),
-            f"redis{tls}://{login}master:1/{db or 0}?{urlencode(options)}",
-            tuple((address, f"redis{tls}://{admission}{address}/0?{encryption}") for address in addresses),
-            replicas,
-        )
+        begin = f"redis{tls}://{user}:{password}@" if user or password else f"redis{tls}://"
+        servers = tuple((address, f"{begin}{address}/0?{encryption}") for address in _addresses(hosts, 26379))
+        node = f"redis{tls}://{login}node:1/{service[2] or 0}?{urlencode(options)}"
+        return cls(node, servers, replicas, service=unquote(service[1]))
+
+    @classmethod
+    def _cluster(cls, url: str) -> ServersUrl:
+        tls, login, hosts, path, options = _parts(url)
+        if path not in ("", "0"):
+            raise NodeUrlError(_EXPECTED + "redis+cluster://user:password@host:6379,host:6379?nodes=3")
+        replicas, nodes = _replicas(options), options.pop("nodes", "")
+        if not nodes.isdecimal() or not 0 < int(nodes) <= _MOST_NODES:
+            raise NodeUrlError("needs nodes=, the number of its masters that vote, such as ?nodes=3")
+        begin, settings = f"redis{tls}://{login}", urlencode(options)
+        servers = tuple((address, f"{begin}{address}/0?{settings}") for address in _addresses(hosts, 6379))
+        return cls(f"{begin}node:1/0?{settings}", servers, replicas, nodes=int(nodes))
 
 
-def addresses_in(hosts: str, port: int) -> list[str]:
-    """Return the addresses that a URL lists; `port` is for those without a port.
+def _parts(url: str) -> tuple[str, str, str, str, dict[str, str]]:
+    """Return what follows `redis` in the scheme, the login with its @, the hosts, the path, and the options."""
+    read = _SERVERS.fullmatch(url)
+    # No path is valid for both kinds that begins with a slash.
+    tls, login, hosts, path, query = ("", "", "", "/", "") if read is None else read.groups(default="")
+    return tls, login and f"{login}@", hosts, path, dict(parse_qsl(query, keep_blank_values=True))
 
-    Raises:
-        NodeUrlError: One is not an address, or is there twice.
-    """
+
+def _addresses(hosts: str, port: int) -> list[str]:
+    """Return the addresses that a URL lists; `port` is for those without a port."""
     addresses = [_address(host.strip(), port) for host in hosts.split(",")]
     require_different(addresses)
     return addresses
@@ -158,12 +158,8 @@ def require_different(addresses: Sequence[str]) -> None:
         raise NodeUrlError("names a server twice: list each once, or one failure would count as several")
 
 
-def number_of_replicas(options: dict[str, str]) -> int:
-    """Remove the number of replicas from a URL's options, and return it.
-
-    Raises:
-        NodeUrlError: It is not a valid number.
-    """
+def _replicas(options: dict[str, str]) -> int:
+    """Remove the number of replicas from a URL's options, and return it."""
     text = options.pop("replicas", "0")
     if not text.isdecimal() or int(text) > _MOST_REPLICAS:
         raise NodeUrlError("has replicas= with something that is not a number of replicas")
@@ -175,44 +171,3 @@ def _address(host: str, port: int) -> str:
     if read is None or not 0 < int(read[2] or port) < 1 << 16:
         raise NodeUrlError("names a server that is not host:port")
     return f"{read[1]}:{read[2] or port}"
-
-
-class ClusterUrl(NamedTuple):
-    """The content of a cluster's URL.
-
-    Attributes:
-        server: A redis-py URL with all settings for a server, and a placeholder address.
-        seeds: The address of each listed server, `host:port`, and a redis-py URL for it.
-        nodes: The number of nodes that the cluster provides.
-        replicas: The number of replicas of each of its masters.
-    """
-
-    server: str
-    seeds: tuple[tuple[str, str], ...]
-    nodes: int
-    replicas: int
-
-    @staticmethod
-    def matches(url: str) -> bool:
-        """Return whether a URL is that of a cluster."""
-        return url.startswith(("redis+cluster://", "rediss+cluster://"))
-
-    @classmethod
-    def read(cls, url: str) -> ClusterUrl:
-        """Return the content of a URL.
-
-        Raises:
-            NodeUrlError: It is not such a URL.
-        """
-        read = _CLUSTER.fullmatch(url)
-        if read is None:
-            like = "redis+cluster://user:password@host:6379,host:6379?nodes=3"
-            raise NodeUrlError(f"is not a valid URL; expected something like {like}")
-        tls, login, hosts, query = read.groups()
-        options = dict(parse_qsl(query or "", keep_blank_values=True))
-        replicas, nodes = number_of_replicas(options), options.pop("nodes", "")
-        if not nodes.isdecimal() or not 0 < int(nodes) <= _MOST_NODES:
-            raise NodeUrlError("needs nodes=, the number of its masters that vote, such as ?nodes=3")
-        begin, settings = f"redis{tls}://{login}@" if login else f"redis{tls}://", urlencode(options)
-        seeds = tuple((address, f"{begin}{address}/0?{settings}") for address in addresses_in(hosts, _CLUSTER_PORT))
-        return cls(f"{begin}server:1/0?{settings}", seeds, int(nodes), replicas)

@@ -20,7 +20,7 @@ from redsync._core.clusters import slots_of
 from redsync._core.memory import BLANK, FORGOT, JOINING, NEWBORN, Birth
 from redsync._core.observing import NodeChanged
 from redsync._core.text import one_line
-from redsync._core.urls import ClusterUrl, GroupUrl, NodeUrlError, check_url, for_redis_py, require_different
+from redsync._core.urls import NodeUrlError, ServersUrl, check_url, for_redis_py, require_different
 from redsync._drivers.discovery import ClusterLocator, Location, Locator, SentinelLocator, Witness
 from redsync._drivers.environment import clock
 from redsync._drivers.fake_nodes import fake_socket
@@ -398,10 +398,8 @@ def _nodes_of(index: int, given: Any, client_class: type[Any]) -> list[Node]:
             return [_group_of_pool(index, pool)]
     elif url.count("://") > 1:  # redis-py would use the first and ignore the rest
         raise NodeUrlError("is several URLs in one string: give a list with one URL for each node")
-    elif ClusterUrl.matches(url):
-        return _voters(index, url, client_class)
-    elif GroupUrl.matches(url):
-        return [_group(index, url, client_class)]
+    elif (servers := ServersUrl.read(url)) is not None:
+        return _nodes_behind(index, url, servers, client_class)
     else:
         check_url(url)
         pool = client_class.from_url(url).connection_pool
@@ -413,19 +411,23 @@ def _address(pool: Any) -> str:
     return f"{settings.get('host', 'localhost')}:{settings.get('port', 6379)}"
 
 
-def _witnesses(addresses: Iterable[tuple[str, str]], client_class: type[Any]) -> list[Witness]:
-    return [Witness(address, client_class.from_url(url).connection_pool) for address, url in addresses]
-
-
-def _group(index: int, url: str, client_class: type[Any]) -> Node:
-    """Return the node that a Sentinel group stands for."""
-    said = GroupUrl.read(url)
-    locator = SentinelLocator(said.service, _witnesses(said.sentinels, client_class), said.replicas)
-    return Node(index, client_class.from_url(said.master).connection_pool, said.address, url, locator=locator)
+def _nodes_behind(first: int, url: str, servers: ServersUrl, client_class: type[Any]) -> list[Node]:
+    """Return the node that a Sentinel group stands for, or those of a cluster."""
+    witnesses = [Witness(address, client_class.from_url(each).connection_pool) for address, each in servers.servers]
+    pool, known = client_class.from_url(servers.node).connection_pool, witnesses[0].address
+    if servers.service:
+        locator = SentinelLocator(servers.service, witnesses, servers.replicas)
+        return [Node(first, pool, f"{servers.service}@{known}", url, locator=locator)]
+    nodes = []
+    for number, slot in enumerate(slots_of(servers.nodes)):
+        voter = ClusterLocator(slot, servers.nodes, witnesses, servers.replicas)
+        name = f"{known}/{number + 1} of {servers.nodes}"
+        nodes.append(Node(first + number, pool, name, url, locator=voter, codec=Codec(slot)))
+    return nodes
 
 
 def _group_of_pool(index: int, pool: Any) -> Node:
-    """Do the same as `_group` for the pool of a client from redis-py's `Sentinel.master_for`."""
+    """Return the node of a Sentinel group, for the pool of a client from redis-py's `Sentinel.master_for`."""
     pools = [sentinel.connection_pool for sentinel in pool.sentinel_manager.sentinels]
     witnesses = [Witness(_address(each), each) for each in pools]
     require_different([witness.address for witness in witnesses])
@@ -438,15 +440,3 @@ def _group_of_pool(index: int, pool: Any) -> Node:
     locator = SentinelLocator(pool.service_name, witnesses, 0)
     address = f"{pool.service_name}@{witnesses[0].address}"
     return Node(index, Settings(kind, kwargs), address, None, locator=locator)
-
-
-def _voters(first: int, url: str, client_class: type[Any]) -> list[Node]:
-    """Return the nodes that a cluster stands for."""
-    said = ClusterUrl.read(url)
-    pool, witnesses = client_class.from_url(said.server).connection_pool, _witnesses(said.seeds, client_class)
-    nodes = []
-    for number, slot in enumerate(slots_of(said.nodes)):
-        locator = ClusterLocator(slot, said.nodes, witnesses, said.replicas)
-        name = f"{witnesses[0].address}/{number + 1} of {said.nodes}"
-        nodes.append(Node(first + number, pool, name, url, locator=locator, codec=Codec(slot)))
-    return nodes

@@ -26,7 +26,7 @@ from redis.retry import Retry
 from redsync._core.clusters import KeyTagging, owner_in, read_cluster, slots_of
 from redsync._core.scripts import Command, Script
 from redsync._core.text import is_refusal, one_line, printable
-from redsync._core.urls import ClusterUrl, GroupUrl, NodeUrlError, check_url, for_redis_py
+from redsync._core.urls import NodeUrlError, ServersUrl, check_url, for_redis_py
 from redsync._protocols.surveys import NameLook
 from redsync.cli.arguments import encoded, urls_of
 from redsync.cli.exits import FINE, NO_TLS, ONLY_TLS, UNCONFIGURED, UNREADABLE, SetupError, status_without_quorum
@@ -186,19 +186,18 @@ def _nodes_of(url: str, timeout: float) -> list[Node]:
         # Else redis-py sends CLIENT SETINFO, which old servers and some ACLs refuse.
         **({"driver_info": None} if find_spec("redis.driver_info") else {"lib_name": None, "lib_version": None}),
     }
-    if GroupUrl.matches(url):
-        group = GroupUrl.read(url)
-        make = partial(Node, group.address, group.master, settings, replicas=group.replicas, witness="Sentinel")
-        what, ask = f"the master {group.service!r}", partial(_ask_sentinel, group.service)
-        nodes = [make(what=what, witnesses=group.sentinels, ask=ask)]
-    elif ClusterUrl.matches(url):
-        cluster = ClusterUrl.read(url)
-        make = partial(Node, url=cluster.server, settings=settings, replicas=cluster.replicas, witness="cluster server")
-        nodes = []
-        for number, slot in enumerate(slots_of(cluster.nodes), 1):
-            address, what = f"{cluster.seeds[0][0]}/{number} of {cluster.nodes}", f"the owner of slot {slot}"
-            ask = partial(_ask_server, slot)
-            nodes += [make(address, tagging=KeyTagging(slot), what=what, witnesses=cluster.seeds, ask=ask)]
+    servers = ServersUrl.read(url)
+    if servers is not None:
+        known, make = servers.servers[0][0], partial(Node, url=servers.node, settings=settings)
+        make = partial(make, replicas=servers.replicas, witnesses=servers.servers)
+        if servers.service:
+            what, ask = f"the master {servers.service!r}", partial(_ask_sentinel, servers.service)
+            nodes = [make(f"{servers.service}@{known}", witness="Sentinel", what=what, ask=ask)]
+        else:
+            nodes, make = [], partial(make, witness="cluster server")
+            for number, slot in enumerate(slots_of(servers.nodes), 1):
+                address, what = f"{known}/{number} of {servers.nodes}", f"the owner of slot {slot}"
+                nodes += [make(address, tagging=KeyTagging(slot), what=what, ask=partial(_ask_server, slot))]
     else:
         check_url(url)
         kwargs = redis.Redis.from_url(url, **settings).connection_pool.connection_kwargs

@@ -2,7 +2,7 @@
 
 import pytest
 
-from redsync._core.urls import ClusterUrl, GroupUrl, NodeUrlError, check_url, require_different
+from redsync._core.urls import NodeUrlError, ServersUrl, check_url, require_different
 
 SECRET = "Wc903z"
 
@@ -57,26 +57,25 @@ def test_url_that_would_lead_elsewhere_is_refused_without_showing_it(url, what):
 
 
 def test_full_url_of_a_group_is_read():
-    said = GroupUrl.read(
+    said = ServersUrl.read(
         "rediss+sentinel://user:p%40ss@s1:1001,[::1]:1002,s3/my%20master/7?replicas=3&socket_keepalive=yes"
         "&sentinel_username=watcher&sentinel_password=s%26cret&ssl_ca_certs=/ca.pem"
     )
-    assert said == GroupUrl(
-        "my master",
-        "rediss://user:p%40ss@master:1/7?socket_keepalive=yes&ssl_ca_certs=%2Fca.pem",
+    assert said == ServersUrl(
+        "rediss://user:p%40ss@node:1/7?socket_keepalive=yes&ssl_ca_certs=%2Fca.pem",
         (
             ("s1:1001", "rediss://watcher:s%26cret@s1:1001/0?ssl_ca_certs=%2Fca.pem"),
             ("[::1]:1002", "rediss://watcher:s%26cret@[::1]:1002/0?ssl_ca_certs=%2Fca.pem"),
             ("s3:26379", "rediss://watcher:s%26cret@s3:26379/0?ssl_ca_certs=%2Fca.pem"),
         ),
         3,
+        service="my master",
     )
-    assert said.address == "my master@s1:1001"
 
 
 @pytest.mark.parametrize("url", ["redis+sentinel://a/m", "redis+sentinel://a/m/", "redis+sentinel://a/m/0?replicas=0"])
 def test_short_url_of_a_group_is_read(url):
-    assert GroupUrl.read(url) == GroupUrl("m", "redis://master:1/0?", (("a:26379", "redis://a:26379/0?"),), 0)
+    assert ServersUrl.read(url) == ServersUrl("redis://node:1/0?", (("a:26379", "redis://a:26379/0?"),), 0, "m")
 
 
 def test_list_of_sentinels_has_each_once():
@@ -90,67 +89,60 @@ def test_list_of_sentinels_has_each_once():
 
 
 def test_full_url_of_a_cluster_is_read():
-    said = ClusterUrl.read("rediss+cluster://user:p%40ss@a:7000,[::1]:7001,c/0?nodes=3&replicas=2&ssl_ca_certs=/ca.pem")
-    assert said == ClusterUrl(
-        "rediss://user:p%40ss@server:1/0?ssl_ca_certs=%2Fca.pem",
+    said = ServersUrl.read("rediss+cluster://user:p%40ss@a:7000,[::1]:7001,c/0?nodes=3&replicas=2&ssl_ca_certs=/ca.pem")
+    assert said == ServersUrl(
+        "rediss://user:p%40ss@node:1/0?ssl_ca_certs=%2Fca.pem",
         (
             ("a:7000", "rediss://user:p%40ss@a:7000/0?ssl_ca_certs=%2Fca.pem"),
             ("[::1]:7001", "rediss://user:p%40ss@[::1]:7001/0?ssl_ca_certs=%2Fca.pem"),
             ("c:6379", "rediss://user:p%40ss@c:6379/0?ssl_ca_certs=%2Fca.pem"),
         ),
-        3,
         2,
+        nodes=3,
     )
 
 
 @pytest.mark.parametrize("end", ["", "/", "/0"])
 def test_short_url_of_a_cluster_is_read(end):
-    said = ClusterUrl.read(f"redis+cluster://a{end}?nodes=1")
-    assert said == ClusterUrl("redis://server:1/0?", (("a:6379", "redis://a:6379/0?"),), 1, 0)
+    said = ServersUrl.read(f"redis+cluster://a{end}?nodes=1")
+    assert said == ServersUrl("redis://node:1/0?", (("a:6379", "redis://a:6379/0?"),), 0)
 
 
 # Both.
 
 
-@pytest.mark.parametrize(
-    ("kind", "scheme", "other"), [(GroupUrl, "sentinel", "cluster"), (ClusterUrl, "cluster", "sentinel")]
-)
-def test_scheme_identifies_a_group_or_a_cluster(kind, scheme, other):
-    assert [kind.matches(f"{start}+{scheme}://a/m") for start in ("redis", "rediss")] == [True, True]
-    assert [kind.matches(url) for url in ("redis://a", "unix:///a", f"redis+{other}://a/m")] == [False] * 3
+@pytest.mark.parametrize("url", ["redis://a", "unix:///a", "redis+other://a/m"])
+def test_url_with_another_scheme_is_none_of_these(url):
+    assert ServersUrl.read(url) is None
 
 
-INVALID = {
-    GroupUrl: [
-        ("redis+sentinel://", "is not a valid URL"),
-        ("redis+sentinel://:57#W@s1/m", "is not a valid URL"),
-        ("redis+sentinel://s1", "is not a valid URL"),
-        ("redis+sentinel:///m", "is not a valid URL"),
-        ("redis+sentinel://s1/m/one", "is not a valid URL"),
-        ("redis+sentinel://s1,/m", "names a server that is not host:port"),
-        ("redis+sentinel://s1:0/m", "names a server that is not host:port"),
-        ("redis+sentinel://s1,s2:5,s1:26379/m", "names a server twice: list each once"),
-        ("redis+sentinel://s1/m?replicas=two", "has replicas= with something that is not a number"),
-        ("redis+sentinel://s1/m?replicas=1000", "has replicas= with something that is not a number"),
-    ],
-    ClusterUrl: [
-        ("redis+cluster://", "is not a valid URL"),
-        ("redis+cluster://:57#W@s1?nodes=3", "is not a valid URL"),
-        ("redis+cluster://s1/1?nodes=3", "is not a valid URL"),
-        ("redis+cluster://s1", "needs nodes="),
-        ("redis+cluster://s1?nodes=0", "needs nodes="),
-        ("redis+cluster://s1?nodes=1000", "needs nodes="),
-        ("redis+cluster://s1,?nodes=3", "names a server that is not host:port"),
-        ("redis+cluster://s1:x?nodes=3", "names a server that is not host:port"),
-        ("redis+cluster://s1,s1:6379?nodes=3", "names a server twice"),
-        ("redis+cluster://s1?nodes=3&replicas=many", "has replicas= with something"),
-    ],
-}
+INVALID = [
+    ("redis+sentinel://", "is not a valid URL"),
+    ("redis+sentinel://:57#W@s1/m", "is not a valid URL"),
+    ("redis+sentinel://s1", "is not a valid URL"),
+    ("redis+sentinel:///m", "is not a valid URL"),
+    ("redis+sentinel://s1/m/one", "is not a valid URL"),
+    ("redis+sentinel://s1,/m", "names a server that is not host:port"),
+    ("redis+sentinel://s1:0/m", "names a server that is not host:port"),
+    ("redis+sentinel://s1,s2:5,s1:26379/m", "names a server twice: list each once"),
+    ("redis+sentinel://s1/m?replicas=two", "has replicas= with something that is not a number"),
+    ("redis+sentinel://s1/m?replicas=1000", "has replicas= with something that is not a number"),
+    ("redis+cluster://", "is not a valid URL"),
+    ("redis+cluster://:57#W@s1?nodes=3", "is not a valid URL"),
+    ("redis+cluster://s1/1?nodes=3", "is not a valid URL"),
+    ("redis+cluster://s1", "needs nodes="),
+    ("redis+cluster://s1?nodes=0", "needs nodes="),
+    ("redis+cluster://s1?nodes=1000", "needs nodes="),
+    ("redis+cluster://s1,?nodes=3", "names a server that is not host:port"),
+    ("redis+cluster://s1:x?nodes=3", "names a server that is not host:port"),
+    ("redis+cluster://s1,s1:6379?nodes=3", "names a server twice"),
+    ("redis+cluster://s1?nodes=3&replicas=many", "has replicas= with something"),
+]
 
 
-@pytest.mark.parametrize(("kind", "url", "wrong"), [(kind, *case) for kind in INVALID for case in INVALID[kind]])
-def test_invalid_url_of_a_group_or_a_cluster_is_refused_and_not_shown(kind, url, wrong):
+@pytest.mark.parametrize(("url", "wrong"), INVALID)
+def test_invalid_url_of_a_group_or_a_cluster_is_refused_and_not_shown(url, wrong):
     with pytest.raises(NodeUrlError) as caught:
-        kind.read(url)
+        ServersUrl.read(url)
     assert wrong in str(caught.value)
     assert "s1" not in str(caught.value)
