@@ -46,9 +46,8 @@ def watchdog(session: Session, now: float) -> Steps[None]:
             table.put(batch)
         if now >= announce_at:
             announce_at = now + _ANNOUNCED_EVERY
-            command = _announcement(session, _record(session, now), _ANNOUNCED_FOR)
-            # A node out of reach gets it once it is back.
-            yield from tell(Tell(command, None, session.all_nodes, now + _ANNOUNCED_FOR))
+            # A node out of reach gets the next one.
+            yield from tell(Tell(_announcement(session, _record(session, now), _ANNOUNCED_FOR), None))
         until = min(max(table.next_due(), now), announce_at)
         looked_at, now = now, (yield from wait(Wait(until))).at
         if session.observed and looked_at < until <= now:
