@@ -39,8 +39,7 @@ class Session:
         holds: The holds in which the client believes.
         random: Returns a random number in [0, 1), for delays that spread contenders.
         record_key: The key of this client's record on the nodes.
-        record: The record, see `ClientRecord`; empty for a client that keeps none.
-        client: The same record, unpacked; None for a client that keeps none.
+        client: The record; None for a client that keeps none.
         epoch: The offset from an instant of the driver's clock to seconds since 1970.
         ask_ids: Numbers not used before in this client; each identifies one of its asks.
         claims: Numbers of claims, not used before in this client; see `holds`.
@@ -60,7 +59,6 @@ class Session:
     holds: HoldTable
     random: Callable[[], float]
     record_key: bytes = b""
-    record: bytes = b""
     processes: Processes = field(default_factory=Processes)
     observed: bool = False
     client: ClientRecord | None = None

@@ -60,7 +60,6 @@ class AnyLife(Shared):
             HoldTable(self.alarm),
             environment.random,
             record_key=client_key(self.client_id),
-            record=client.pack(),
             processes=Processes(),
             observed=bool(runner.notifier.subscriptions),
             client=client,

@@ -33,7 +33,7 @@ def watchdog(session: Session, now: float) -> Steps[None]:
     """Do what is due, as long as the client lives."""
     table = session.holds
     table.begin_watch()
-    announce_at = now if session.record else math.inf
+    announce_at = math.inf if session.client is None else now
     while True:
         while table.orphans:
             for state in list(table.orphans.popleft().holds.values()):
@@ -47,7 +47,7 @@ def watchdog(session: Session, now: float) -> Steps[None]:
         if now >= announce_at:
             announce_at = now + _ANNOUNCED_EVERY
             # A node out of reach gets the next one.
-            yield from tell(Tell(_announcement(session, _record(session, now), _ANNOUNCED_FOR), None))
+            yield from tell(Tell(_announcement(session, now), None))
         until = min(max(table.next_due(), now), announce_at)
         looked_at, now = now, (yield from wait(Wait(until))).at
         if session.observed and looked_at < until <= now:
@@ -78,22 +78,20 @@ def _look(session: Session, batch: list[HoldState], now: float) -> Steps[None]:
         yield from renew(session, holds)
 
 
-def _announcement(session: Session, record: bytes, kept: float) -> Command:
-    """Return the command that keeps the client's record on the nodes for that many seconds; 0.0 deletes it."""
-    return Command(ANNOUNCE, (session.record_key,), (record, milliseconds(kept)))
+def _announcement(session: Session, now: float) -> Command:
+    """Return the command that keeps the client's record on the nodes, with its oldest holds.
 
-
-def _record(session: Session, now: float) -> bytes:
-    """Return the client's record, with its oldest holds, so that operators see since when a name is held.
-
-    An acquire does not write that: it would cost every acquire, for the few holds that last.
+    So operators see since when a name is held. An acquire does not write that: it would cost every acquire, for the few
+    holds that last.
     """
+    assert session.client is not None, "the caller checked it"
     held = tuple(
         (told_claim(state.claim), round(session.epoch + state.since, 3))
         for state in session.holds.oldest(MOST_HELD)
         if now - state.since >= _WORTH_TELLING and state.lost is None
     )
-    return session.client._replace(held=held).pack() if held and session.client is not None else session.record
+    record = session.client._replace(held=held).pack()
+    return Command(ANNOUNCE, (session.record_key,), (record, milliseconds(_ANNOUNCED_FOR)))
 
 
 def shutdown(session: Session, now: float) -> Steps[None]:
@@ -112,5 +110,5 @@ def shutdown(session: Session, now: float) -> Steps[None]:
 def _leave(session: Session, now: float) -> Steps[None]:
     for state in session.holds:
         yield from give_back(session, state, now)
-    if session.record:
-        yield from tell(Tell(_announcement(session, b"", 0.0), None))
+    if session.client is not None:
+        yield from tell(Tell(Command(ANNOUNCE, (session.record_key,), (b"", 0)), None))

@@ -86,14 +86,14 @@ class RefusedByTicket(FifoByTicket):
 class Toy:
     """One client whose nodes, clock and random numbers follow the test; without a record it announces nothing."""
 
-    def __init__(self, nodes=5, *, random=0.5, record=b"", **timing):
+    def __init__(self, nodes=5, *, random=0.5, client=None, **timing):
         self.n = nodes
         self.random = random
         self.alarms = 0
         timing = Timing(**{"lease": 30.0, **timing})
         holds = HoldTable(self._ring)
         self.session = Session(
-            nodes, timing, holds, lambda: self.random, record_key=b"redsync:client:toy", record=record
+            nodes, timing, holds, lambda: self.random, record_key=b"redsync:client:toy", client=client
         )
         self.now = 1000.0
         self.serial = 0

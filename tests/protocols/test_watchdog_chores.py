@@ -15,7 +15,7 @@ from tests.support.toy_replies import LOSS
 NEW = 1
 OURS, REPAIRED = 2, 1
 ALL = 0b11111
-RECORD = ClientRecord("host", 7, "program", 1.5).pack()
+CLIENT = ClientRecord("host", 7, "program", 1.5)
 
 
 def quiet(toy, *states):
@@ -100,11 +100,15 @@ def test_hold_of_an_ended_owner_is_released_before_any_loss_or_renewal(toy):
 
 
 def test_client_is_announced_at_once_and_every_20_seconds(make_toy):
-    toy = make_toy(record=RECORD)
+    toy = make_toy(client=CLIENT)
     assert toy.run_watchdog(sleeps=4) == ["tell client_announce", "wait"] * 4
     assert [wait.until for wait in toy.waits] == [1020.0, 1040.0, 1060.0, 1080.0]
     told = toy.told[0]
-    assert (told.command.keys, told.command.args, told.owner) == ((b"redsync:client:toy",), (RECORD, 65_000), None)
+    assert (told.command.keys, told.command.args, told.owner) == (
+        (b"redsync:client:toy",),
+        (CLIENT.pack(), 65_000),
+        None,
+    )
     assert told.deliver_to == 0, "a node out of reach would count it among its pending releases, and get every one"
 
 
@@ -119,8 +123,8 @@ def test_watchdog_with_more_than_one_command_to_send_is_not_late(toy):
 
 def test_announcement_tells_since_when_the_oldest_holds_last(make_toy):
     client = ClientRecord("h", 1, "p", 5000.0)
-    toy = make_toy(record=client.pack())
-    toy.session.client, toy.session.epoch = client, 4000.0
+    toy = make_toy(client=client)
+    toy.session.epoch = 4000.0
     first, second = toy.take("a"), toy.take("b")
     toy.now += 1.5
     toy.take("young")
@@ -136,7 +140,7 @@ def test_announcement_tells_since_when_the_oldest_holds_last(make_toy):
 
 
 def test_client_is_not_announced_again_when_the_watchdog_is_called_in_between(make_toy):
-    toy = make_toy(record=RECORD)
+    toy = make_toy(client=CLIENT)
     state = toy.take()
     quiet(toy, state)
     began = toy.now
@@ -147,7 +151,7 @@ def test_client_is_not_announced_again_when_the_watchdog_is_called_in_between(ma
 
 
 def test_client_that_was_suspended_is_announced_once_and_not_for_each_missed_time(make_toy):
-    toy = make_toy(record=RECORD)
+    toy = make_toy(client=CLIENT)
     waits = []
 
     def answer(described, effect):
@@ -169,7 +173,7 @@ def test_client_that_was_suspended_is_announced_once_and_not_for_each_missed_tim
 
 def test_shutdown_releases_the_holds_of_all_owners_and_withdraws_the_announcement_last(make_toy):
     """As long as there are holds, people can see whose they are."""
-    toy = make_toy(record=RECORD)
+    toy = make_toy(client=CLIENT)
     states = [toy.take(), toy.take(owner=toy.new_owner(), holds=3)]
     toy.take("lost").lost = "a reason"
     toy.play(shutdown(toy.session, 0.0), "tell lock_release", "tell lock_release", "tell client_announce")
@@ -186,7 +190,7 @@ def test_shutdown_releases_the_holds_of_all_owners_and_withdraws_the_announcemen
 @pytest.mark.parametrize("at", range(4))
 def test_interrupted_shutdown_releases_the_rest_and_withdraws(make_toy, at):
     """No later call does it. The command under way at the interruption may not have been sent."""
-    toy = make_toy(record=RECORD)
+    toy = make_toy(client=CLIENT)
     states = [toy.take(name) for name in ("a", "b", "c")]
     script = [*["tell lock_release"] * 3, "tell client_announce"]
     interrupted = ["tell lock_abandon, leave"] if at < 3 else []
