@@ -46,20 +46,10 @@ def split_urls(text: str) -> list[str]:
     return [url for part in re.split(r",(?=\s*[a-z+]+://)", text) if (url := part.strip().rstrip(",").strip())]
 
 
-class _Outline(reprlib.Repr):
-    """Formats a reply with limits on length and depth: all of it could take too much time or stack."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.maxlevel, self.maxstring, self.maxother = 3, 60, 60
-
-    def repr_bytes(self, reply: bytes, level: int) -> str:  # noqa: ARG002  (as the base class calls it)
-        return repr(reply[:60])
-
-
-_outline = _Outline()
+_outline = reprlib.Repr()
+_outline.maxlevel, _outline.maxstring, _outline.maxother = 3, 60, 64
 
 
 def outline(reply: object) -> str:
-    """Return the beginning of a reply, for people."""
-    return _outline.repr(reply)[:80]
+    """Return the beginning of a reply, for people; all of a deep one could take too much time or stack."""
+    return _outline.repr(reply[:60] if isinstance(reply, bytes) else reply)[:80]

@@ -49,7 +49,6 @@ from redsync._core.timing import retry_delay
 from redsync._protocols.answers import gives_up, is_outage, no_quorum
 from redsync._protocols.claims import Claim
 from redsync._protocols.holding import rollback
-from redsync._protocols.queue_policies import QueuePolicy
 from redsync._protocols.surveys import named
 
 __all__ = ["acquire_new"]
@@ -75,12 +74,13 @@ def acquire_new(claim: Claim, now: float) -> Steps[HoldState | None]:
     """
     session, request = claim.session, claim.request
     deadline = request.deadline(now)
-    queues, policy, down_since = session.queues, claim.policy(now), math.inf
+    queues, down_since = session.queues, math.inf
+    claim.start(now)
     queue: Hashable
     queue = waiter = request.owner.claim(next(session.claims), request.kind.mode)
     # It asks at once if it tries just once, if its place on the nodes decides the order (tickets), or if several may
     # get the lock together (readers). Others wait in the process first.
-    if request.timeout != 0 and policy.may_join_later and not request.kind.mode:
+    if request.timeout != 0 and claim.policy.may_join_later and not request.kind.mode:
         # Acquires with different leases wait separately: one whose lease is too short for these nodes never succeeds,
         # and must not hold up others.
         queue = request.keys.lock, request.lease
@@ -92,10 +92,11 @@ def acquire_new(claim: Claim, now: float) -> Steps[HoldState | None]:
             if not queues.may_go(queue, waiter) and queue not in queues.without_quorum:
                 return None
             # If those before it found no quorum, their outage is this one's, too.
-            policy, down_since = claim.policy(now), queues.without_quorum.get(queue, math.inf)
+            claim.start(now)
+            down_since = queues.without_quorum.get(queue, math.inf)
         if claim.expects_others:
             now = (yield from wait(Wait(min(now + _PAUSE, deadline)))).at
-        return (yield from _compete(claim, policy, now, deadline, down_since, queue=queue, waiter=waiter))
+        return (yield from _compete(claim, now, deadline, down_since, queue=queue, waiter=waiter))
     finally:
         try:
             yield from queues.leave_queues(waiter, RETRIES, queue)
@@ -106,11 +107,11 @@ def acquire_new(claim: Claim, now: float) -> Steps[HoldState | None]:
 
 
 def _compete(  # noqa: PLR0912, PLR0915  (each is one of the decisions above)
-    claim: Claim, policy: QueuePolicy, now: float, deadline: float, down_since: float, *, queue: Hashable, waiter: bytes
+    claim: Claim, now: float, deadline: float, down_since: float, *, queue: Hashable, waiter: bytes
 ) -> Steps[HoldState | None]:
     """Ask until nodes grant the claim or hand it over, or until the deadline; `waiter` stands in the local `queue`."""
     session, request, claim_id = claim.session, claim.request, waiter
-    queues, record = session.queues, request.record
+    queues, record, policy = session.queues, request.record, claim.policy
     # Bit sets of nodes: all ever asked, those asked since the last rollback, and of these those that may have granted.
     may_keep = asked = may_have_granted = tries = failures = 0
     asked_at, kept_until, owes, busy = now, 0.0, False, False
@@ -118,12 +119,12 @@ def _compete(  # noqa: PLR0912, PLR0915  (each is one of the decisions above)
         while True:
             # Ask.
             owes, asked_at, tries = True, now, tries + 1
-            tally, now, sent = yield from _ask(claim, policy, claim_id, now, deadline)
+            tally, now, sent = yield from _ask(claim, claim_id, now, deadline)
             # Count. A round won too late says as little as one without answers: the nodes are too slow now.
             may_keep, asked = may_keep | sent, asked | sent
-            kept_until = max(kept_until, _kept_until(claim, policy, asked_at), now + claim.lease)
+            kept_until = max(kept_until, _kept_until(claim, asked_at), now + claim.lease)
             if not tally.without_quorum:
-                claim.note_others(met=tries > 1 or not tally.won)
+                session.note_others(request.keys.lock, met=tries > 1 or not tally.won)
             if tally.won and now < (until := claim.valid_until(tally)):
                 return claim.begin_hold(
                     claim_id,
@@ -144,13 +145,13 @@ def _compete(  # noqa: PLR0912, PLR0915  (each is one of the decisions above)
             busy = not without_quorum or (busy and _round_time(claim, deadline, asked_at) < claim.round_timeout)
             # Roll back, unless the next round asks for the same, where grants so far will count, or all have refused.
             # Without a quorum in any case: so no node hands over before the next ask.
-            again = refusal is None and _asks_again(claim, policy, tally, over=over)
+            again = refusal is None and _asks_again(claim, tally, over=over)
             leave = not again and (over or (without_quorum and policy.suspend()))
             undo = may_have_granted or (without_quorum and sent) or (leave and policy.taken)
             if claim.needs_new_claim if again else undo:
                 # Even a node that refused may have handed over since.
                 nodes = may_keep if leave else asked
-                may_keep |= yield from _roll_back(claim, policy, claim_id, nodes, kept_until, leave=leave)
+                may_keep |= yield from _roll_back(claim, claim_id, nodes, kept_until, leave=leave)
                 # Only now: if an interruption struck before the send, everything must still be rolled back.
                 claim_id, asked, may_have_granted = request.owner.claim(next(session.claims), request.kind.mode), 0, 0
             if again:
@@ -173,7 +174,7 @@ def _compete(  # noqa: PLR0912, PLR0915  (each is one of the decisions above)
                 now = yield from queues.retry(waiter, failures, session.random(), now, until)
             else:
                 yield from queues.leave_queues(waiter, RETRIES)
-                now, until = yield from _wait_for_nodes(claim, policy, tally, deadline, tries=tries, splits=failures)
+                now, until = yield from _wait_for_nodes(claim, tally, deadline, tries=tries, splits=failures)
                 if now < until:
                     if record is not None:
                         record.note("handed over", now)
@@ -184,29 +185,27 @@ def _compete(  # noqa: PLR0912, PLR0915  (each is one of the decisions above)
     except BaseException:
         refusal = None  # Or this frame and the error would keep each other alive, and the caller's connections.
         if owes:
-            kept_until = max(kept_until, _kept_until(claim, policy, asked_at))
-            yield from _clean_up(claim, policy, claim_id, kept_until)
+            kept_until = max(kept_until, _kept_until(claim, asked_at))
+            yield from _clean_up(claim, claim_id, kept_until)
         raise
 
 
-def _ask(
-    claim: Claim, policy: QueuePolicy, claim_id: bytes, now: float, deadline: float
-) -> Steps[tuple[Tally, float, int]]:
+def _ask(claim: Claim, claim_id: bytes, now: float, deadline: float) -> Steps[tuple[Tally, float, int]]:
     """Ask all nodes for the claim, or else for a place in the queue, and confirm a win that does not count as it is.
 
     Returns the round, the instant at which its result was known, and the nodes that may keep what it asked for.
     """
     request = claim.request
     record = request.record
-    command = claim.ask(claim_id, policy.ask(now))
+    command = claim.ask(claim_id, claim.policy.ask(now))
     ask = Broadcast(
         command=command,
         owner=request.owner,
         parse=claim.parse,
         timeout=_round_time(claim, deadline, now),
         guard=claim.guard,
-        decide=claim.decide or policy.decide,
-        subscribe=_wake_key(claim, policy),
+        decide=claim.decide or claim.policy.decide,
+        subscribe=_wake_key(claim),
         patience=max(deadline - now, _LAST_TRY) if request.timeout else None,
     )
     tally = yield from broadcast(ask)
@@ -226,42 +225,40 @@ def _round_time(claim: Claim, deadline: float, now: float) -> float:
     return min(usual, max(deadline - now, _LAST_TRY)) if claim.request.timeout else usual
 
 
-def _kept_until(claim: Claim, policy: QueuePolicy, asked_at: float) -> float:
+def _kept_until(claim: Claim, asked_at: float) -> float:
     """Return until when nodes may keep what was asked for at that instant, if the ask reaches them in time."""
-    return asked_at + claim.round_timeout + max(claim.lease, policy.lasts)
+    return asked_at + claim.round_timeout + max(claim.lease, claim.policy.lasts)
 
 
-def _wake_key(claim: Claim, policy: QueuePolicy) -> bytes | None:
+def _wake_key(claim: Claim) -> bytes | None:
     """Return the words that name this acquire in nodes' wake-ups; None if no wake-up will come."""
-    return claim.request.owner.wire + b" " + claim.request.keys.lock if policy.taken else None
+    return claim.request.owner.wire + b" " + claim.request.keys.lock if claim.policy.taken else None
 
 
-def _asks_again(claim: Claim, policy: QueuePolicy, tally: Tally, *, over: bool) -> bool:
+def _asks_again(claim: Claim, tally: Tally, *, over: bool) -> bool:
     """Return whether to ask again at once: for longer, for other slots, or for a place in the queue."""
     if tally.won:
         return claim.asks_again_after_late_win(tally)
     if tally.without_quorum:
         return False
-    return claim.asks_again_after_loss(tally) or (not over and claim.may_queue(tally) and _queue(claim, policy, tally))
+    return claim.asks_again_after_loss(tally) or (not over and claim.may_queue(tally) and _queue(claim, tally))
 
 
-def _queue(claim: Claim, policy: QueuePolicy, tally: Tally) -> bool:
+def _queue(claim: Claim, tally: Tally) -> bool:
     """Ask for a place with the next try, if this round has told enough to know which; return whether it has."""
-    if not policy.learn(tally):
+    if not claim.policy.learn(tally):
         return False
     claim.queued()
     return True
 
 
-def _roll_back(
-    claim: Claim, policy: QueuePolicy, claim_id: bytes, nodes: int, kept_until: float, *, leave: bool
-) -> Steps[int]:
+def _roll_back(claim: Claim, claim_id: bytes, nodes: int, kept_until: float, *, leave: bool) -> Steps[int]:
     """Drop the claim on these nodes, and the place if `leave`; return the nodes that restored the place."""
     request = claim.request
     # The rollback undoes hand-overs that come before it, so these must not count.
-    policy.ask_id = None
+    claim.policy.ask_id = None
     back = () if leave else claim.place_to_restore()
-    leave = leave and policy.taken
+    leave = leave and claim.policy.taken
     drop = rollback(
         request.kind, request.keys, request.owner, claim_id, leave=leave, deliver_to=nodes, deliver_until=kept_until
     )
@@ -271,22 +268,22 @@ def _roll_back(
         yield from tell(drop._replace(command=command, deliver_to=0))
     yield from tell(drop)
     if leave:
-        policy.leave()
+        claim.policy.leave()
     # Even nodes that we never asked keep a place that came back.
     return claim.session.all_nodes if back else 0
 
 
-def _clean_up(claim: Claim, policy: QueuePolicy, claim_id: bytes, kept_until: float) -> Steps[None]:
+def _clean_up(claim: Claim, claim_id: bytes, kept_until: float) -> Steps[None]:
     """Clean up after an interruption: end the hold, if there is one, and roll back on all nodes."""
     session, request = claim.session, claim.request
     if request.state is not None:
         session.holds.remove(request.state)
         request.state = None
-    yield from _roll_back(claim, policy, claim_id, session.all_nodes, kept_until, leave=True)
+    yield from _roll_back(claim, claim_id, session.all_nodes, kept_until, leave=True)
 
 
 def _wait_for_nodes(
-    claim: Claim, policy: QueuePolicy, tally: Tally, deadline: float, *, tries: int, splits: int
+    claim: Claim, tally: Tally, deadline: float, *, tries: int, splits: int
 ) -> Steps[tuple[float, float]]:
     """Sleep after a refusal, until nodes end the sleep or a look is due; `splits`: how many votes in a row split.
 
@@ -299,15 +296,15 @@ def _wait_for_nodes(
         if record is not None:
             record.note("split", tally.at)
         # From now on each try queues in the same step in which a node refuses it.
-        _queue(claim, policy, tally)
+        _queue(claim, tally)
         usual = retry_delay(splits, random, longest=0.05)
     else:
-        usual = min(claim.seconds_to_look(tally, random), policy.longest_pause(tally, random))
-    until = min(deadline, tally.at + policy.pause(tries, random, usual))
-    key = _wake_key(claim, policy)
-    wake = yield from wait(Wait(until, key, enough=session.quorum, grace=_GRACE, ask_id=policy.ask_id))
+        usual = min(claim.seconds_to_look(tally, random), claim.policy.longest_pause(tally, random))
+    until = min(deadline, tally.at + claim.policy.pause(tries, random, usual))
+    key = _wake_key(claim)
+    wake = yield from wait(Wait(until, key, enough=session.quorum, grace=_GRACE, ask_id=claim.policy.ask_id))
     if record is not None and wake.signals:
         record.note("woken", wake.at)
-    valid_until = session.timing.valid_until(tally.sent_at, policy.handed)
+    valid_until = session.timing.valid_until(tally.sent_at, claim.policy.handed)
     enough_left = valid_until - wake.at > claim.least_left * (valid_until - tally.sent_at)
     return wake.at, valid_until if enough_left and wake.handed.bit_count() >= session.quorum else 0.0

@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from redsync._core.client_records import is_ours, owner_of
 from redsync._core.effects import Steps
@@ -103,6 +104,7 @@ class Claim:
         lease: Seconds for which nodes keep the claim of the next ask.
         guard: Seconds for which a node must have remembered everything to grant.
         round_timeout: The longest time that a round waits for nodes, in seconds.
+        policy: How the acquire waits.
         decide: Replaces the plain count of votes, see `Tally`.
         needs_new_claim: True if the next ask needs another claim, though it comes at once: a message about the present
             claim may reach a node after that ask.
@@ -111,7 +113,7 @@ class Claim:
     decide: Callable[[Tally], Verdict] | None = None
     needs_new_claim = False
     _hold_class = HoldState
-    _read: ReplyParser = staticmethod(FifoByArrival.read)
+    policy: QueuePolicy
 
     def __init__(self, session: Session, request: AcquireRequest) -> None:
         self.session = session
@@ -128,24 +130,21 @@ class Claim:
         """True if the acquire may wait, and the client's latest one of that lock met others."""
         return self.request.timeout != 0 and self.request.keys.lock in self.session.contended
 
-    def policy(self, now: float) -> QueuePolicy:
-        """Return the policy of an acquire that begins to ask at that instant."""
-        request = self.request
-        policy = self._queue(
-            owner=request.owner,
-            waits=request.timeout != 0,
+    def start(self, now: float) -> None:
+        """Begin to ask at that instant."""
+        self.begin()
+        self.policy = self._new_policy(
+            owner=self.request.owner,
+            waits=self.request.timeout != 0,
             asks=self.expects_others,
             ask_ids=self.session.ask_ids,
             kept=min(PLACE_KEPT, self.lease),
             lease=self._lease_handed,
             started=now,
         )
-        self._read = policy.read
-        return policy
 
-    @property
-    def _queue(self) -> Callable[..., QueuePolicy]:
-        return self.request.queue
+    def _new_policy(self, **waiting: Any) -> QueuePolicy:
+        return self.request.queue(**waiting)
 
     @property
     def _lease_handed(self) -> float:
@@ -186,13 +185,9 @@ class Claim:
 
         A hold keeps it with its votes. So it must not refer to the hold: only the cycle collector would free both.
         """
-        return self._read
+        return self.policy.read
 
     # After a round.
-
-    def note_others(self, *, met: bool) -> None:
-        """Tell the client's next acquire of the lock whether this one met others."""
-        self.session.note_others(self.request.keys.lock, met=met)
 
     def valid_until(self, tally: Tally) -> float:
         """Return until when a hold that the round won may be believed."""

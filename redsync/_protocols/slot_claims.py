@@ -34,7 +34,7 @@ from redsync._core.timing import milliseconds
 from redsync._protocols.answers import WRONG_TYPE, Refusal, no_quorum, refusals_of_owners, time_left, type_error
 from redsync._protocols.claims import AcquireRequest, Claim
 from redsync._protocols.holding import rollback_of
-from redsync._protocols.queue_policies import FifoByNumber, QueuePolicy
+from redsync._protocols.queue_policies import FifoByNumber
 from redsync._protocols.shrinking import bits_of, first_in, read_bits, reserved
 from redsync._protocols.windows import Window
 from redsync.exceptions import ConfigurationError, RedsyncError
@@ -153,6 +153,7 @@ class SlotClaim(Claim):
     """
 
     _hold_class = PermitState
+    policy: SlotQueue
     # The limit's version and the limit in the latest ask, the slot from which nodes search, and the rounds of this try.
     # Class attributes for the state before the first one, because most permits are granted in the first round.
     _version = _permits = _start = _rounds = 0
@@ -162,22 +163,13 @@ class SlotClaim(Claim):
         """Begin to claim; `limit`: the client's view of the semaphore's limit, which the claim keeps up to date."""
         super().__init__(session, request)
         self._limit = limit
-        self._slot_queue: SlotQueue | None = None
 
     @property
     def _lease_handed(self) -> float:
         return 0.0  # Nodes do not hand slots over.
 
-    def policy(self, now: float) -> QueuePolicy:
-        self.begin()
-        policy = super().policy(now)
-        assert isinstance(policy, SlotQueue), "the queue for slots"
-        self._slot_queue = policy
-        return policy
-
-    @property
-    def _queue(self) -> Callable[..., QueuePolicy]:
-        return SlotQueue
+    def _new_policy(self, **waiting: Any) -> SlotQueue:
+        return SlotQueue(**waiting)
 
     def begin(self) -> None:
         self._rounds, self._exact = 0, ()
@@ -228,15 +220,11 @@ class SlotClaim(Claim):
             return Verdict.LOST
         # With a place in the queue the round hears every node: one that it does not hear may have granted, and then
         # needs a rollback.
-        if self._has_ticket or least + unheard >= quorum or heard < quorum:
+        if self.policy.has_ticket or least + unheard >= quorum or heard < quorum:
             return Verdict.PENDING
         # With the nodes heard so far these slots can't be won, but perhaps others; if not, hear the rest.
         hopeless = heard - _full(tally) + unheard < quorum
         return Verdict.LOST if hopeless or self._choose(tally) else Verdict.PENDING
-
-    @property
-    def _has_ticket(self) -> bool:
-        return self._slot_queue is not None and self._slot_queue.has_ticket
 
     @property
     def _may_harm_later(self) -> bool:
@@ -245,7 +233,7 @@ class SlotClaim(Claim):
         A node that has not answered may execute it then, over an abandoned connection. An ask for exact slots, or with
         a ticket, would end slots that the node has granted since.
         """
-        return self._exact != () or self._has_ticket
+        return self._exact != () or self.policy.has_ticket
 
     def best(self, tally: Tally) -> tuple[tuple[int, ...], int]:
         """Return the wanted number of slots that most nodes have granted, and how many nodes that is.
@@ -320,7 +308,7 @@ class SlotClaim(Claim):
         return _full(tally) < tally.quorum
 
     def place_to_restore(self) -> tuple[Arg, ...]:
-        return () if self._slot_queue is None else self._slot_queue.place_to_restore(self.request.holds)
+        return self.policy.place_to_restore(self.request.holds)
 
     def complete(self, state: HoldState, won: Tally | None) -> None:
         assert isinstance(state, PermitState), "the hold that comes of slots"
@@ -414,9 +402,8 @@ class WindowClaim(SlotClaim):
         """The instant at which the round that won was over."""
         return self._began
 
-    @property
-    def _queue(self) -> Callable[..., QueuePolicy]:
-        return partial(WindowQueue, self._window, self._limit)
+    def _new_policy(self, **waiting: Any) -> SlotQueue:
+        return WindowQueue(self._window, self._limit, **waiting)
 
     def ask(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
         self._telling = self._window.telling(self._too_short)
@@ -479,7 +466,7 @@ class WindowClaim(SlotClaim):
         window, request = self._window, self.request
         # A node that hangs, or to which a rollback that restores the place is pending, would keep the place of a waiter
         # that has been served. So this stays pending for as long as the place lasts.
-        queued = self._slot_queue is not None and self._slot_queue.taken
+        queued = self.policy.taken
         until = now + self.round_timeout + max(self.lease, window.place_kept)
         kept_ms = b"%.3f" % (1000 * window.needed(self._telling))
         message = Command(CONFIRM, request.keys.all, (claim, write_slots(slots), kept_ms))

@@ -163,7 +163,7 @@ def test_more_than_a_newer_limit_allows_is_an_error(semaphore):
 )
 def test_verdict_is_given_as_soon_as_it_is_certain(toy, wanted, replies, verdict):
     claim = SlotClaim(toy.session, toy.request(kind=SEMAPHORE, holds=wanted, timeout=0.0), Limit(9))
-    claim.policy(0.0)
+    claim.start(0.0)
     tally = Tally([f"node{i}" for i in range(5)], claim.parse, claim.decide)
     for node, reply in enumerate(replies):
         assert tally.verdict is Verdict.PENDING
