@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from redsync._facades.multi_hold import AsyncMultiHold, MultiHold
     from redsync._facades.multi_lock import AsyncMultiLock, MultiLock
     from redsync._facades.mutex import AsyncMutex, Mutex
-    from redsync._facades.permit import AsyncPermit, Permit, PermitHolder
+    from redsync._facades.permit import AsyncPermit, Permit
     from redsync._facades.rate_limiter import AsyncRateLimiter, AsyncRatePermit, RateLimiter, RatePermit
     from redsync._facades.read_write_lock import (
         AsyncReadLock,
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     )
     from redsync._facades.semaphore import AsyncSemaphore, Semaphore
     from redsync._facades.spin_lock import AsyncSpinLock, SpinLock
+    from redsync._protocols.semaphore import PermitHolder
     from redsync.client import Client
     from redsync.client_async import AsyncClient
     from redsync.exceptions import (
@@ -134,11 +135,12 @@ _HOMES = {
         "_facades.multi_hold": "AsyncMultiHold MultiHold",
         "_facades.multi_lock": "AsyncMultiLock MultiLock",
         "_facades.mutex": "AsyncMutex Mutex",
-        "_facades.permit": "AsyncPermit Permit PermitHolder",
+        "_facades.permit": "AsyncPermit Permit",
         "_facades.rate_limiter": "AsyncRateLimiter AsyncRatePermit RateLimiter RatePermit",
         "_facades.read_write_lock": "AsyncReadLock AsyncReadWriteLock AsyncWriteLock ReadLock ReadWriteLock WriteLock",
         "_facades.semaphore": "AsyncSemaphore Semaphore",
         "_facades.spin_lock": "AsyncSpinLock SpinLock",
+        "_protocols.semaphore": "PermitHolder",
         "client": "Client",
         "client_async": "AsyncClient",
     }.items()

@@ -15,7 +15,7 @@ TYPING = Path(__file__).parent / "typing"
 SYNTAX = {"__enter__", "__aenter__", "__call__"}
 
 # Only the library itself calls these.
-NOT_FOR_USERS = {"Client.runner", "AsyncClient.runner", "LockInfo.read", "PermitHolder.of"}
+NOT_FOR_USERS = {"Client.runner", "AsyncClient.runner", "LockInfo.read"}
 # The simulator has its own tests: tests/simulation.
 NOT_HERE = {"Simulation", "SimulationError"}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from types import FrameType
 from typing import Self
 from weakref import ref
@@ -11,41 +10,8 @@ from redsync._core.permits import PermitState
 from redsync._core.session import AsyncRunner, Runner, RunnerT_co
 from redsync._facades.enterable import TaskEnterable, ThreadEnterable
 from redsync._facades.hold import AnyHold, AsyncHold, Hold
-from redsync._protocols.semaphore import Holding
 
-__all__ = ["AsyncPermit", "Permit", "PermitHolder"]
-
-
-@dataclass(frozen=True, slots=True)
-class PermitHolder:
-    """One permit of a semaphore, as known to a quorum of nodes.
-
-    Attributes:
-        id: The permit's id, as in `Permit.id`.
-        owner: The UUID of the client that has it, as in `Client.id`.
-        host: The client's machine, None if unknown.
-        pid: The client's process, None if unknown.
-        slots: The permit's slots, `n` of them.
-        remaining: Seconds for which a quorum of nodes keeps it without a renewal.
-        program: The program that the process runs, None if unknown.
-        since: The instant at which its client was made, in seconds since 1970 by its machine's clock; None if unknown.
-    """
-
-    id: str
-    owner: str
-    host: str | None
-    pid: int | None
-    slots: tuple[int, ...]
-    remaining: float
-    program: str | None = None
-    since: float | None = None
-
-    @classmethod
-    def of(cls, holding: Holding) -> Self:
-        """Return the holder of a permit that a survey found."""
-        host, pid, program, since, *_ = holding.client or (None,) * 4
-        owner = holding.id.partition(":")[0]
-        return cls(holding.id, owner, host, pid, holding.slots, holding.remaining, program, since)
+__all__ = ["AsyncPermit", "Permit"]
 
 
 class _AnyPermit(AnyHold[RunnerT_co]):

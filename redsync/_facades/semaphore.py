@@ -21,10 +21,11 @@ from redsync._core.permits import MAX_PERMITS, Limit, SlotKeys
 from redsync._core.session import AnyHost, AsyncRunner, Runner, RunnerT_co, Session
 from redsync._core.timing import check_timeout
 from redsync._facades.claimable import Claimable, HoldOptions, HoldT, TaskClaimable, ThreadClaimable
-from redsync._facades.permit import AsyncPermit, Permit, PermitHolder
+from redsync._facades.permit import AsyncPermit, Permit
 from redsync._protocols import semaphore as protocol
 from redsync._protocols.claims import AcquireRequest
 from redsync._protocols.holding import give_back
+from redsync._protocols.semaphore import PermitHolder
 
 __all__ = ["AsyncSemaphore", "Semaphore"]
 
@@ -176,8 +177,7 @@ class Semaphore(_Counted[Runner, Permit], ThreadClaimable[Permit]):
             QuorumError: Too few nodes answered.
             KeyTypeError: The key holds a value of another type.
         """
-        found = self._runner.run(protocol.holdings(self._runner.session, self._pool, self._claimant()))
-        return tuple(map(PermitHolder.of, found))
+        return self._runner.run(protocol.holders_of(self._runner.session, self._pool, self._claimant()))
 
 
 class AsyncSemaphore(_Counted[AsyncRunner, AsyncPermit], TaskClaimable[AsyncPermit]):
@@ -213,5 +213,4 @@ class AsyncSemaphore(_Counted[AsyncRunner, AsyncPermit], TaskClaimable[AsyncPerm
 
     async def holders(self) -> tuple[PermitHolder, ...]:
         """Return the holders of permits, according to a quorum of nodes. See `Semaphore.holders`."""
-        found = await self._runner.run(protocol.holdings(self._runner.session, self._pool, self._claimant()))
-        return tuple(map(PermitHolder.of, found))
+        return await self._runner.run(protocol.holders_of(self._runner.session, self._pool, self._claimant()))

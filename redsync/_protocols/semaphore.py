@@ -42,12 +42,12 @@ from redsync.exceptions import LeaseLostError, OverReleaseError
 
 __all__ = [
     "SEMAPHORE",
-    "Holding",
     "Look",
+    "PermitHolder",
     "Pool",
     "acquire",
     "available",
-    "holdings",
+    "holders_of",
     "limit_of",
     "release_latest",
     "resize",
@@ -192,20 +192,28 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
-    """One permit as a quorum of nodes knows it.
+class PermitHolder:
+    """One permit of a semaphore, as known to a quorum of nodes.
 
     Attributes:
-        id: The permit's id.
-        slots: Its slots.
-        remaining: Seconds for which a quorum keeps it unless it is renewed.
-        client: The record of its client; None if unknown.
+        id: The permit's id, as in `Permit.id`.
+        owner: The UUID of the client that has it, as in `Client.id`.
+        host: The client's machine, None if unknown.
+        pid: The client's process, None if unknown.
+        slots: The permit's slots, `n` of them.
+        remaining: Seconds for which a quorum of nodes keeps it without a renewal.
+        program: The program that the process runs, None if unknown.
+        since: The instant at which its client was made, in seconds since 1970 by its machine's clock; None if unknown.
     """
 
     id: str
+    owner: str
+    host: str | None
+    pid: int | None
     slots: tuple[int, ...]
     remaining: float
-    client: ClientRecord | None
+    program: str | None = None
+    since: float | None = None
 
 
 def survey(
@@ -290,7 +298,7 @@ def available(session: Session, pool: Pool, owner: Owner, guard: float = 0.0) ->
     return max(0, _permits(looks, pool.limit) - blocked)
 
 
-def holdings(session: Session, pool: Pool, owner: Owner) -> Steps[tuple[Holding, ...]]:
+def holders_of(session: Session, pool: Pool, owner: Owner) -> Steps[tuple[PermitHolder, ...]]:
     """Return the permits that a quorum of nodes knows; those that last longest come last.
 
     Raises:
@@ -311,8 +319,9 @@ def holdings(session: Session, pool: Pool, owner: Owner) -> Steps[tuple[Holding,
         slots = tuple(sorted(slot for slot, count in counts.items() if count >= tally.quorum))
         if slots:
             remaining = sorted(lasting[permit], reverse=True)[tally.quorum - 1]
-            found.append(Holding(permit, slots, remaining, clients[permit]))
-    return tuple(sorted(found, key=lambda holding: (holding.remaining, holding.id)))
+            host, pid, program, since, *_ = clients[permit] or (None,) * 4
+            found.append(PermitHolder(permit, permit.partition(":")[0], host, pid, slots, remaining, program, since))
+    return tuple(sorted(found, key=lambda holder: (holder.remaining, holder.id)))
 
 
 def resize(session: Session, pool: Pool, owner: Owner, permits: int) -> Steps[None]:

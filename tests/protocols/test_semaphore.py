@@ -9,7 +9,7 @@ from redsync._core.client_records import ClientRecord
 from redsync._core.permits import next_version
 from redsync._protocols.holding import lose
 from redsync._protocols.renewal import renew
-from redsync._protocols.semaphore import available, holdings, limit_of, release_latest, resize
+from redsync._protocols.semaphore import PermitHolder, available, holders_of, limit_of, release_latest, resize
 from redsync.exceptions import KeyTypeError, LeaseLostError, OverReleaseError, QuorumError
 from tests.support.slots import ASK, V1, got
 
@@ -122,7 +122,7 @@ def test_no_permit_is_available_while_more_exist_than_a_shrink_allows(toy, pool,
     assert ask(available, told=[toy.all_say(look(V1, 1, [2, 3]))]) == 0
 
 
-def test_holdings_are_those_that_a_quorum_knows(toy, ask):
+def test_holders_are_those_that_a_quorum_knows(toy, ask):
     entry, rare = [b"c:1", b"3,0", 9_000, RECORD.pack()], [b"c:2", b"1", 9_000, b""]
     looks = toy.answers(
         look(0, 4, [], [entry, rare]),
@@ -131,8 +131,9 @@ def test_holdings_are_those_that_a_quorum_knows(toy, ask):
         look(0, 4, [], [[b"c:1", b"0,3", 6_000, b""]]),
         "down",
     )
-    [holding] = ask(holdings, told=[looks])
-    assert (holding.id, holding.slots, holding.remaining, holding.client) == ("c:1", (0, 3), 7.0, RECORD)
+    record = {"host": "host", "pid": 7, "program": "program", "since": 1.0}
+    holder = PermitHolder("c:1", "c", slots=(0, 3), remaining=7.0, **record)
+    assert ask(holders_of, told=[looks]) == (holder,)
 
 
 def test_bit_map_of_absurd_size_is_not_a_look(toy, ask):
