@@ -350,7 +350,9 @@ class HoldTable:
     def remove(self, state: HoldState) -> None:
         """Forget a hold whose last acquisition is being released; no renewal is sent from now on."""
         state.live = False
-        state.owner.holds.pop(state.keys.hold, None)
+        # In a late step of its release, its owner may have the next one.
+        if state.owner.holds.get(state.keys.hold) is state:
+            del state.owner.holds[state.keys.hold]
         self._holds.pop(state, None)
 
     def clear(self) -> None:

@@ -9,6 +9,7 @@ from redsync._core.timing import milliseconds
 from redsync._protocols.holding import check, give_back, lose, release, wait_end
 from redsync._protocols.renewal import extend, renew
 from redsync.exceptions import LeaseLostError, NotOwnedError
+from tests.support.injection import Interruption
 from tests.support.toy_replies import LOSS
 
 NEW = 1
@@ -175,6 +176,23 @@ def test_interrupted_release_reaches_the_nodes_all_the_same_and_wakes_sleepers(t
     assert toy.told[-1].deliver_until == pytest.approx(1000.0 + KEPT)
     assert len(toy.session.holds) == 0
     assert not state.live
+
+
+def test_release_that_is_interrupted_late_does_not_touch_a_hold_that_its_owner_acquired_since(toy):
+    """Another task releases, and some nodes are slow to answer."""
+    old = toy.take()
+
+    def acquire_again():
+        new.append(toy.take())
+        raise Interruption
+
+    new, script = [], ("ask lock_release", toy.all_say(HAD, meanwhile=acquire_again))
+    with pytest.raises(Interruption):
+        run_release(toy, old, script, "tell lock_abandon, leave")
+    assert toy.told[-1].command.args[0] == old.claim
+    assert toy.owner.holds == {toy.keys.hold: new[0]}
+    toy.give_back(new[0])
+    assert toy.owner.holds == {}
 
 
 @pytest.mark.parametrize("holds", [1, 2])
