@@ -16,7 +16,6 @@ other tasks' rounds begin again once a quorum is connected, within their timeout
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import select
 from collections.abc import Callable
@@ -31,9 +30,6 @@ from redsync._drivers.nodes import INTERRUPTED, ConnectionId, Node
 from redsync._drivers.requests import Request, Waitable
 
 __all__ = ["AioLinkSet", "StreamLink"]
-
-_LONGEST: Final = 10.0
-"""Seconds after which a sleeper looks again: an interruption may have lost its wake-up."""
 
 _PAUSE: Final = 0.005
 """Seconds between two looks whether an interrupted round has a quorum of connections again."""
@@ -119,8 +115,6 @@ class AioLinkSet(AnyLinkSet):
         self._rounds: Final[set[Waitable]] = set()
         self._batch: Final[list[Request]] = []
         self._asleep: Final[dict[Waitable, tuple[asyncio.Future[None], float]]] = {}
-        self._alarm: asyncio.TimerHandle | None = None
-        self._alarm_at = math.inf
         self._watched = self._invalidating = self.closing = False
 
     # Links.
@@ -206,44 +200,20 @@ class AioLinkSet(AnyLinkSet):
         is_round = isinstance(waitable, Request)
         while not waitable.done and (is_round or not self.closing) and (now := self._clock()) < until:
             future = self._loop.create_future()
+            timer = self._loop.call_later(until - now, _end, future)
             try:
                 waitable.waker = partial(_end, future)
                 self._asleep[waitable] = future, until
                 if is_round:
                     self._rounds.add(waitable)
-                look_at = min(until, now + _LONGEST)
-                # One that is overdue may come late: the loop's timers were paused while the machine was suspended.
-                if not now < self._alarm_at <= look_at:
-                    self._set_alarm(look_at)
                 await future
             finally:
+                timer.cancel()
                 waitable.waker = None
                 self._rounds.discard(waitable)
                 self._asleep.pop(waitable, None)
         if is_round and not waitable.done:
             self.look(await self.read_all())
-
-    def _set_alarm(self, at: float) -> None:
-        """Let the loop look at the sleepers at that instant, instead of at the one set before."""
-        alarm = self._loop.call_later(at - self._clock(), self._look_at_sleepers)
-        former, self._alarm, self._alarm_at = self._alarm, alarm, at
-        if former is not None:
-            former.cancel()
-
-    def _look_at_sleepers(self) -> None:
-        """Wake the sleepers whose time has come; the loop calls it. One alarm for all costs less than one for each."""
-        now, self._alarm_at = self._clock(), math.inf
-        if not self._asleep:
-            return
-        self._set_alarm(now + _LONGEST)  # Before the rest: an interruption may strike there.
-        first = math.inf
-        for waitable, (future, until) in list(self._asleep.items()):
-            if until <= now or waitable.done:
-                _end(future)
-            else:
-                first = min(first, until)
-        if first < self._alarm_at:
-            self._set_alarm(first)
 
     def end_sleeps(self) -> None:
         """End all sleeps but rounds, and let none begin again."""
@@ -308,6 +278,11 @@ class AioLinkSet(AnyLinkSet):
         if self._invalidating:
             self.throw_away()
         self.flush()
+        now = self._clock()
+        for waitable, (future, until) in list(self._asleep.items()):
+            # The loop's timers are late, too, if they were paused while the machine was suspended.
+            if waitable.done or until <= now:
+                _end(future)
 
     # The end.
 
@@ -316,8 +291,6 @@ class AioLinkSet(AnyLinkSet):
             self.closed = True
             return  # The child of a fork shares its parent's poll.
         super().end(reason, orderly=orderly)
-        if self._alarm is not None:
-            self._alarm.cancel()
         if self._watched and not self._loop.is_closed():
             self._loop.remove_reader(self._poller.fileno())
         self._watched = False
