@@ -28,7 +28,6 @@ from typing import Any, Final
 
 import hiredis
 
-from redsync._core.holds import Owner
 from redsync._core.interruptions import expected
 from redsync._core.replies import MOST_BYTES, NOTHING
 from redsync._core.text import one_line, outline
@@ -45,9 +44,6 @@ __all__ = ["AnyLinkSet", "LinkSet", "Shared"]
 
 _MOST_PENDING: Final = 1000
 """The most commands without an answer over one link; a node that owes more gets only releases."""
-
-_MANY_OWNERS: Final = 64
-"""The number of owners from which a set looks which of them still matter: it may owe replies at all times."""
 
 _PAUSE: Final = 0.1
 """Seconds after a failed connection until a set tries again."""
@@ -136,7 +132,6 @@ class AnyLinkSet(ABC):
 
     Attributes:
         links: The link to each node, None where there is none.
-        owners: The owners whose commands may be unanswered here; empty if all is answered as a borrower returns it.
         closed: True once it was thrown away or ended.
     """
 
@@ -150,7 +145,6 @@ class AnyLinkSet(ABC):
         self._polled: Final[dict[int, Link]] = {}
         self.links: Final[list[Any]] = [None] * len(shared.nodes)
         self._down_reasons: Final = ["no connection yet"] * len(shared.nodes)
-        self.owners: Final[set[Owner]] = set()
 
     @abstractmethod
     def read(self) -> object:
@@ -163,13 +157,6 @@ class AnyLinkSet(ABC):
             self._polled[link.fileno] = link
             self._poller.register(link.fileno, _READABLE)
         self._shared.installed.add(link)  # Last: only `discard` takes it out.
-
-    def note_owner(self, owner: Owner) -> None:
-        """Record that nodes may owe replies to an owner; of many, drop those to whom they do not."""
-        if len(self.owners) >= _MANY_OWNERS:
-            pending = [request for link in self.links if link is not None for request in link.pending]
-            self.owners.intersection_update([request.effect.owner for request in pending])
-        self.owners.add(owner)
 
     @property
     def owes(self) -> bool:

@@ -181,13 +181,12 @@ def keep_behind(request: Request, link_set: AnyLinkSet, shared: Shared, own: Any
     may take a place in the queue, which belongs to the owner.
     """
     owner = request.effect.owner
-    if owner is None:
-        return
-    for other in (*[each for each in shared.releases.others() if owner in each.owners], own):
-        if other is link_set or not other.owes:
-            continue
-        for link in list(other.links):
-            if link is not None and request.needs(link.bit) and link.owes(request):
+    for other in (*shared.releases.others(), own):
+        for link in () if other is link_set else list(other.links):
+            # Most owe this owner nothing. Only the maintenance sends for several owners at once.
+            if link is None or (other is not own and owner not in [each.effect.owner for each in tuple(link.pending)]):
+                continue
+            if request.needs(link.bit) and link.owes(request):
                 again = Request(request.effect, None)
                 again.number = shared.next_number()  # Not that of the sent one, whose answer does not resolve it.
                 shared.releases.add(link.index, (again,), shared.clock())

@@ -214,18 +214,16 @@ class Call:
     Attributes:
         life: The client in this process.
         sets: A list of the set that it has borrowed, empty if it has none; see `pool`.
-        owner: The owner of its latest command.
         subscribed: The keys to whose wake-ups it subscribes.
         by_maintenance: True once the maintenance sends its commands, because no set was free, or an exception struck in
             a round: it sends what follows too, behind these, and after it has ended the set.
     """
 
-    __slots__ = ("by_maintenance", "life", "owner", "sets", "subscribed")
+    __slots__ = ("by_maintenance", "life", "sets", "subscribed")
 
     def __init__(self, life: Life) -> None:
         self.life = life
         self.sets: Final[list[LinkSet]] = []
-        self.owner: Owner | None = None
         self.subscribed: set[bytes] = set()
         self.by_maintenance = False
 
@@ -237,16 +235,11 @@ class Call:
         return self.sets[0] if self.sets else None
 
     def return_set(self) -> None:
-        """Return the set; record that its nodes owe replies to this owner."""
+        """Return the set."""
         if not self.sets:
             return
         try:
-            link_set, life = self.sets[0], self.life
-            if not link_set.owes:
-                link_set.owners.clear()
-            elif self.owner is not None:
-                link_set.note_owner(self.owner)
-            life.pool.take_back(self.sets)
+            self.life.pool.take_back(self.sets)
         except BaseException:
             self.throw_away()
             raise
@@ -445,7 +438,6 @@ class ThreadRunner(AnyRunner[Life]):
         owner, life = effect.owner, call.life
         if life.process != os.getpid() or (owner is not None and owner.client_id != life.client_id):
             raise forked()
-        call.owner = owner
 
     def _broadcast(self, effect: Broadcast, call: Call) -> Tally:
         life, clock = call.life, self.clock

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import hiredis
 
-from redsync._core.effects import Broadcast, Tell
-from redsync._core.holds import Owner
+from redsync._core.effects import Broadcast
 from redsync._drivers.acknowledgements import hold_back
 from redsync._drivers.aio import AioCall
 from redsync._drivers.handshake_connections import open_connection
@@ -164,7 +163,7 @@ class Sets:
         self._count: Final = count
         shared.releases.others = lambda: self.all
         self._free: Final[list[LentLinks]] = []
-        self._lent: Final[dict[AioCall, tuple[LentLinks, Owner | None]]] = {}
+        self._lent: Final[dict[AioCall, LentLinks]] = {}
         self.joining: Final[set[asyncio.Task[None]]] = set()
         self.all: Final[list[LentLinks]] = []
 
@@ -178,16 +177,12 @@ class Sets:
             else:
                 link_set = LentLinks(self._runner, self._shared)
                 self.all.append(link_set)
-            self._lent[call] = link_set, effect.owner
+            self._lent[call] = link_set
             await self._connect_missing(link_set, 0.0 if effect.deliver_to else effect.timeout)
 
-    def links(self, call: AioCall, effect: Broadcast | Tell) -> WatchedLinks:
+    def links(self, call: AioCall) -> WatchedLinks:
         """Return the set over which a call sends."""
-        link_set, _ = self._lent.get(call, (None, None))
-        if link_set is None:
-            return self._maintenance.own
-        self._lent[call] = link_set, effect.owner
-        return link_set
+        return self._lent.get(call, self._maintenance.own)
 
     def keep_behind(self, request: Request, links: WatchedLinks) -> None:
         """Keep a release for the nodes that have not answered over another set."""
@@ -197,17 +192,12 @@ class Sets:
     def take_back(self, call: AioCall) -> None:
         """Take a call's set back, if it has one."""
         if call in self._lent:
-            link_set, owner = self._lent.pop(call)
-            if not link_set.owes:
-                link_set.owners.clear()
-            elif owner is not None:
-                link_set.owners.add(owner)
-            self._free.append(link_set)
+            self._free.append(self._lent.pop(call))
 
     def throw_away(self, call: AioCall) -> None:
         """End a call's set, because an exception struck in its round."""
         if call in self._lent:
-            link_set, _ = self._lent.pop(call)
+            link_set = self._lent.pop(call)
             self.all.remove(link_set)
             link_set.end(INTERRUPTED, orderly=False)
             # Before the rollback goes out, over the same links.

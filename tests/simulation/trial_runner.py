@@ -125,4 +125,4 @@ class TrialRunner(SimulatedRunner):
 
     def _links(self, effect: Broadcast | Tell, call: AioCall) -> AioLinkSet:
         links = super()._links(effect, call)
-        return links if self.sets is None else self.sets.links(call, effect)
+        return links if self.sets is None else self.sets.links(call)
