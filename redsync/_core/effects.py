@@ -64,10 +64,7 @@ class Broadcast(NamedTuple):
         timeout: The longest time that the round waits for nodes, in seconds from sending.
         guard: Seconds for which a node must have remembered everything to have a vote; 0.0 for all but new claims.
         deliver_to: Bit set of the nodes that must get the command in any case: a node out of reach gets it as soon as
-            it is back, unless that is after `deliver_until`.
-        deliver_until: The instant from which delivery is pointless, because nodes expire what the command removes. It
-            does not bind for a node that left commands unanswered: the node may execute them at any time, and what they
-            write lasts from then on.
+            it is back.
         decide: Returns the verdict of a tally; None: `quorum.verdict_of`.
         subscribe: Collect wake-ups for this key from before the sending on, so that the `Wait` misses none.
         patience: The longest time to wait for the client's first connections, in seconds; None: the driver's own
@@ -80,7 +77,6 @@ class Broadcast(NamedTuple):
     timeout: float
     guard: float = 0.0
     deliver_to: int = 0
-    deliver_until: float = 0.0
     decide: Callable[[Tally], Verdict] | None = None
     subscribe: bytes | None = None
     patience: float | None = None
@@ -96,7 +92,6 @@ class Tell(NamedTuple):
     command: Command
     owner: Owner | None
     deliver_to: int = 0
-    deliver_until: float = 0.0
 
     @property
     def guard(self) -> float:

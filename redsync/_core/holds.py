@@ -111,8 +111,6 @@ class HoldState:
         renew_at: The instant of the watchdog's next renewal; infinity if it does not renew it.
         ends_at: The instant at which `max_hold` ends the hold, whatever the renewals say.
         may_keep: Bit set of the nodes that may keep the claim.
-        kept_until: The instant at which the last of them forgets it; later than `valid_until` by at least the drift
-            allowance, and much later if `max_hold` ends the hold early.
         since: The instant from which it is held; infinity if that is not known.
         live: True while renewals may be sent.
         lost: Why the hold ended before its release; None if it did not.
@@ -143,7 +141,6 @@ class HoldState:
     renew_at: float
     ends_at: float
     may_keep: int
-    kept_until: float
     since: float = math.inf
     live: bool = True
     lost: str | None = None
@@ -211,11 +208,6 @@ class HoldState:
             ValueError: It is none, or the hold is not a permit.
         """
         raise ValueError(f"a {self.kind.label} has no limit, and a node told {limit!r:.80}")
-
-    def note_sent(self, nodes: int, kept_until: float) -> None:
-        """Record the nodes that may keep the claim, whatever they answered, and until when."""
-        self.may_keep |= nodes
-        self.kept_until = max(self.kept_until, kept_until)
 
     def lengthen(self, valid_until: float) -> None:
         """Believe until that instant, if it is later than before and within `ends_at`."""

@@ -260,7 +260,7 @@ class AioLinkSet(AnyLinkSet):
         """End all connections, because an exception struck inside; after another one, call it again."""
         if os.getpid() != self._process:
             return
-        self._invalidating, now = True, self._clock()
+        self._invalidating = True
         for link in list(self.links):
             if link is not None:
                 self.discard(link, INTERRUPTED)
@@ -269,7 +269,7 @@ class AioLinkSet(AnyLinkSet):
             request = self._batch[0]
             request.number = request.number or self._shared.next_number()
             for node in self._shared.nodes:
-                self.miss(node, request, node.down_reason, now)
+                self.miss(node, request, node.down_reason)
             del self._batch[0]
         self._invalidating = False
 

@@ -207,7 +207,7 @@ class AnyLinkSet(ABC):
             if (reason := self._reason_against(node, request, now)) is None:
                 eligible.append(request)
             else:
-                self.miss(node, request, reason, now)
+                self.miss(node, request, reason)
         return eligible
 
     def _reason_against(self, node: Node, request: Request, now: float) -> str | None:
@@ -239,7 +239,7 @@ class AnyLinkSet(ABC):
         """Send requests to one node; they become pending releases if there is no link."""
         link = self.links[index]
         if link is None:
-            self._shared.releases.add(index, requests, now)
+            self._shared.releases.add(index, requests)
             self._shared.wake()
             return
         self._post(link, requests, b"".join([request.data for request in requests]), now)
@@ -411,11 +411,11 @@ class AnyLinkSet(ABC):
 
     # The fate of a request.
 
-    def miss(self, node: Node, request: Request, reason: str, now: float) -> None:
+    def miss(self, node: Node, request: Request, reason: str) -> None:
         """Record that a request does not reach a node now."""
         request.fail(node.index, reason)
         if request.needs(node.bit):
-            self._shared.releases.add(node.index, (request,), now)
+            self._shared.releases.add(node.index, (request,))
             self._shared.wake()
 
     def close_round(self, request: Request, reason: str) -> None:
@@ -433,7 +433,7 @@ class AnyLinkSet(ABC):
 
         Unsent bytes are dropped, except at an `orderly` end.
         """
-        now, index, shared = self._clock(), link.index, self._shared
+        index, shared = link.index, self._shared
         if self.links[index] is not link:
             return
         # Each step may be done twice: an exception may strike in between, and then the link is discarded again.
@@ -446,7 +446,7 @@ class AnyLinkSet(ABC):
         while link.pending:
             request = link.pending[0]
             request.fail(index, reason)
-            shared.releases.add(index, (request,), now)
+            shared.releases.add(index, (request,))
             link.pending.popleft()
         # Before it is closed: a closed descriptor may belong to another file soon.
         self._down_reasons[index] = reason

@@ -48,8 +48,8 @@ _BETWEEN: Final = 0.02
 _MOST: Final = 512
 """The most commands sent at once: a node that owes more replies gets no new claims."""
 
-_MOST_EXPIRED: Final = 1000
-"""The most expired requests kept for a node; those that expired first are dropped first."""
+_MOST_KEPT: Final = 20_000
+"""The most requests kept for a node."""
 
 _WRONG: Final = r"\bWRONGTYPE\b|^ERR unknown command|^ERR wrong number of arguments|^UNACKNOWLEDGED "
 """Redis 6 puts the place in the script before WRONGTYPE. An UNACKNOWLEDGED command was executed."""
@@ -63,9 +63,8 @@ def is_refused(text: str) -> bool:
 class _OfNode:
     """The requests that one node must still get.
 
-    Each claim that lives, or lived within its lease, has one entry, which is never dropped. An expired one is pointless
-    for most nodes; but one that hung may execute commands late, and their claims live from then on. So the latest
-    `_MOST_EXPIRED` of these are kept, too. Any other claim stays on such a node for one lease after it resumes.
+    None expires, since a node that hung may execute commands late, and their claims live from then on. Of too many the
+    latest are kept: then older claims stay on the node until their leases end.
 
     Attributes:
         requests: The latest one about each claim.
@@ -75,25 +74,14 @@ class _OfNode:
     def __init__(self) -> None:
         self.requests: dict[tuple[Arg, ...], Request] = {}
         self.at = 0.0
-        self._purge_at = 2 * _MOST_EXPIRED
 
-    def add(self, request: Request, now: float) -> None:
+    def add(self, request: Request) -> None:
         """Keep a request; it replaces an earlier one about the same claim."""
         same = self.requests.get(request.claim)
         if same is None or same.number < request.number:
             self.requests[request.claim] = request
-            if len(self.requests) >= self._purge_at:
-                self._purge(now)
-
-    def _purge(self, now: float) -> None:
-        """Drop what has expired, but for the latest; the next purge comes when twice as many are kept."""
-        ends = sorted(end for request in self.requests.values() if (end := request.effect.deliver_until) <= now)
-        after = ends[-_MOST_EXPIRED] if len(ends) > _MOST_EXPIRED else -math.inf
-        # A new table replaces the old one in one step, so no interruption can split it.
-        self.requests = {
-            claim: request for claim, request in self.requests.items() if request.effect.deliver_until >= after
-        }
-        self._purge_at = 2 * max(len(self.requests), _MOST_EXPIRED)
+            if len(self.requests) > _MOST_KEPT:
+                del self.requests[next(iter(self.requests))]
 
 
 class PendingReleases:
@@ -110,19 +98,19 @@ class PendingReleases:
         self.of_node: Final = [_OfNode() for _ in range(nodes)]
         self.others: Callable[[], Iterable[AnyLinkSet]] = tuple
 
-    def add(self, index: int, requests: Iterable[Request], now: float) -> None:
+    def add(self, index: int, requests: Iterable[Request]) -> None:
         """Keep those requests that the node must get."""
         ours = self.of_node[index]
         with self._mutex:
             for request in requests:
                 if request.needs(1 << index):
-                    ours.add(request, now)
+                    ours.add(request)
 
     def refuse(self, index: int, request: Request, now: float) -> None:
         """Keep a request that the node must get, and has answered with an error."""
         with self._mutex:
             self.of_node[index].at = now + _AFTER_REFUSAL
-        self.add(index, (request,), now)
+        self.add(index, (request,))
 
     def resolve(self, index: int, request: Request) -> None:
         """Forget what the node need not get behind a request: that one, and an earlier one about its claim."""
@@ -189,5 +177,5 @@ def keep_behind(request: Request, link_set: AnyLinkSet, shared: Shared, own: Any
             if request.needs(link.bit) and link.owes(request):
                 again = Request(request.effect, None)
                 again.number = shared.next_number()  # Not that of the sent one, whose answer does not resolve it.
-                shared.releases.add(link.index, (again,), shared.clock())
+                shared.releases.add(link.index, (again,))
                 shared.wake()

@@ -114,7 +114,7 @@ def _compete(  # noqa: PLR0912, PLR0915  (each is one of the decisions above)
     queues, record, policy = session.queues, request.record, claim.policy
     # Bit sets of nodes: all ever asked, those asked since the last rollback, and of these those that may have granted.
     may_keep = asked = may_have_granted = tries = failures = 0
-    asked_at, kept_until, owes, busy = now, 0.0, False, False
+    owes = busy = False
     try:
         while True:
             # Ask.
@@ -122,7 +122,6 @@ def _compete(  # noqa: PLR0912, PLR0915  (each is one of the decisions above)
             tally, now, sent = yield from _ask(claim, claim_id, now, deadline)
             # Count. A round won too late says as little as one without answers: the nodes are too slow now.
             may_keep, asked = may_keep | sent, asked | sent
-            kept_until = max(kept_until, _kept_until(claim, asked_at), now + claim.lease)
             if not tally.without_quorum:
                 session.note_others(request.keys.lock, met=tries > 1 or not tally.won)
             if tally.won and now < (until := claim.valid_until(tally)):
@@ -131,7 +130,6 @@ def _compete(  # noqa: PLR0912, PLR0915  (each is one of the decisions above)
                     since=tally.sent_at,
                     valid_until=until,
                     may_keep=may_keep,
-                    kept_until=kept_until,
                     won=tally,
                 )
             may_have_granted = (may_have_granted | sent) & ~tally.nodes_with(Choice.REFUSED)
@@ -151,7 +149,7 @@ def _compete(  # noqa: PLR0912, PLR0915  (each is one of the decisions above)
             if claim.needs_new_claim if again else undo:
                 # Even a node that refused may have handed over since.
                 nodes = may_keep if leave else asked
-                may_keep |= yield from _roll_back(claim, claim_id, nodes, kept_until, leave=leave)
+                may_keep |= yield from _roll_back(claim, claim_id, nodes, leave=leave)
                 # Only now: if an interruption struck before the send, everything must still be rolled back.
                 claim_id, asked, may_have_granted = request.owner.claim(next(session.claims), request.kind.mode), 0, 0
             if again:
@@ -178,15 +176,12 @@ def _compete(  # noqa: PLR0912, PLR0915  (each is one of the decisions above)
                 if now < until:
                     if record is not None:
                         record.note("handed over", now)
-                    return claim.begin_hold(
-                        claim_id, since=now, valid_until=until, may_keep=may_keep, kept_until=kept_until
-                    )
+                    return claim.begin_hold(claim_id, since=now, valid_until=until, may_keep=may_keep)
             claim.begin()
     except BaseException:
         refusal = None  # Or this frame and the error would keep each other alive, and the caller's connections.
         if owes:
-            kept_until = max(kept_until, _kept_until(claim, asked_at))
-            yield from _clean_up(claim, claim_id, kept_until)
+            yield from _clean_up(claim, claim_id)
         raise
 
 
@@ -225,11 +220,6 @@ def _round_time(claim: Claim, deadline: float, now: float) -> float:
     return min(usual, max(deadline - now, _LAST_TRY)) if claim.request.timeout else usual
 
 
-def _kept_until(claim: Claim, asked_at: float) -> float:
-    """Return until when nodes may keep what was asked for at that instant, if the ask reaches them in time."""
-    return asked_at + claim.round_timeout + max(claim.lease, claim.policy.lasts)
-
-
 def _wake_key(claim: Claim) -> bytes | None:
     """Return the words that name this acquire in nodes' wake-ups; None if no wake-up will come."""
     return claim.request.owner.wire + b" " + claim.request.keys.lock if claim.policy.taken else None
@@ -252,16 +242,14 @@ def _queue(claim: Claim, tally: Tally) -> bool:
     return True
 
 
-def _roll_back(claim: Claim, claim_id: bytes, nodes: int, kept_until: float, *, leave: bool) -> Steps[int]:
+def _roll_back(claim: Claim, claim_id: bytes, nodes: int, *, leave: bool) -> Steps[int]:
     """Drop the claim on these nodes, and the place if `leave`; return the nodes that restored the place."""
     request = claim.request
     # The rollback undoes hand-overs that come before it, so these must not count.
     claim.policy.ask_id = None
     back = () if leave else claim.place_to_restore()
     leave = leave and claim.policy.taken
-    drop = rollback(
-        request.kind, request.keys, request.owner, claim_id, leave=leave, deliver_to=nodes, deliver_until=kept_until
-    )
+    drop = rollback(request.kind, request.keys, request.owner, claim_id, leave=leave, deliver_to=nodes)
     if back:
         # Not kept as a pending release: a node that restored the place later would keep it after its owner left.
         command = drop.command._replace(args=(*drop.command.args, *back))
@@ -273,13 +261,13 @@ def _roll_back(claim: Claim, claim_id: bytes, nodes: int, kept_until: float, *, 
     return claim.session.all_nodes if back else 0
 
 
-def _clean_up(claim: Claim, claim_id: bytes, kept_until: float) -> Steps[None]:
+def _clean_up(claim: Claim, claim_id: bytes) -> Steps[None]:
     """Clean up after an interruption: end the hold, if there is one, and roll back on all nodes."""
     session, request = claim.session, claim.request
     if request.state is not None:
         session.holds.remove(request.state)
         request.state = None
-    yield from _roll_back(claim, claim_id, session.all_nodes, kept_until, leave=True)
+    yield from _roll_back(claim, claim_id, session.all_nodes, leave=True)
 
 
 def _wait_for_nodes(

@@ -263,12 +263,11 @@ class Claim:
         since: float,
         valid_until: float,
         may_keep: int,
-        kept_until: float,
         won: Tally | None = None,
     ) -> HoldState:
         """Return the hold that a round has won, or that nodes have handed over; from now on it is held.
 
-        It is believed between two instants; nodes in `may_keep` may keep it until `kept_until`.
+        It is believed between two instants; nodes in `may_keep` may keep it.
         """
         request, renew_at = self.request, math.inf
         if request.renewed:
@@ -289,7 +288,6 @@ class Claim:
             renew_at=renew_at,
             ends_at=ends_at,
             may_keep=may_keep,
-            kept_until=kept_until,
             since=since,
         )
         self.complete(state, won)

@@ -58,20 +58,16 @@ def rollback(
     *,
     leave: bool,
     deliver_to: int,
-    deliver_until: float,
 ) -> Tell:
     """Return the effect that drops a claim, and a place in the queue if `leave`, on all nodes."""
     tell_redisson = (keys.channel,) if kind.value_type == b"hash" else ()
     command = Command(kind.abandon, keys.all, (claim, int(leave), *tell_redisson))
-    return Tell(command, owner, deliver_to, deliver_until)
+    return Tell(command, owner, deliver_to)
 
 
 def rollback_of(state: HoldState, *, leave: bool) -> Tell:
     """Return the effect that drops a hold's claim on all nodes that may keep it."""
-    may_keep, until = state.may_keep, state.kept_until
-    return rollback(
-        state.kind, state.keys, state.owner, state.claim, leave=leave, deliver_to=may_keep, deliver_until=until
-    )
+    return rollback(state.kind, state.keys, state.owner, state.claim, leave=leave, deliver_to=state.may_keep)
 
 
 def lose(state: HoldState, reason: str) -> Steps[None]:
@@ -183,7 +179,6 @@ def _release(
                 parse=had,
                 timeout=timeout,
                 deliver_to=state.may_keep,
-                deliver_until=state.kept_until,
                 decide=thoroughly,
             )
         )
@@ -203,7 +198,7 @@ def _keep(session: Session, state: HoldState, now: float) -> Steps[None]:
     try:
         if until > state.valid_until:
             # From now on not even the end of this process frees it earlier.
-            state.note_sent(session.all_nodes, until)
+            state.may_keep |= session.all_nodes
             yield from tell(Tell(state.renewal_of([state], [milliseconds(until - now)]), state.owner))
         if state.hurried:
             yield from _leave(session, state)
@@ -257,7 +252,7 @@ def _give_back(session: Session, state: HoldState) -> Steps[None]:
         session.holds.remove(state)
         if state.lost is None:
             command = Command(state.kind.release, state.keys.all, (state.claim, 0, state.rest))
-            yield from tell(Tell(command, state.owner, state.may_keep, state.kept_until))
+            yield from tell(Tell(command, state.owner, state.may_keep))
     except BaseException:
         # Interrupted, perhaps before a byte was sent, and from now on nothing renews or releases the hold.
         session.holds.remove(state)

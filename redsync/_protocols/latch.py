@@ -286,7 +286,7 @@ def wait_open(session: Session, latch: Latch, owner: Owner, timeout: float | Non
         finally:
             # Even if the latch was open at once: a node that has not learned of it keeps a place.
             leave = Command(LEAVE, latch.keys.all, (caller.place,))
-            yield from tell(Tell(leave, owner, session.all_nodes, now + PLACE_KEPT))
+            yield from tell(Tell(leave, owner, session.all_nodes))
 
 
 def count_down(session: Session, latch: Latch, owner: Owner, now: float, *, n: int, timeout: float) -> Steps[None]:

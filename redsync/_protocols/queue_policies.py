@@ -127,11 +127,6 @@ class QueuePolicy(ABC):
         """Seconds after an ask for which nodes at least keep a claim that they hand over after it."""
         return self.lease or self.kept
 
-    @property
-    def lasts(self) -> float:
-        """Seconds after an ask from which nodes have neither the place nor a claim that they handed over; 0.0: now."""
-        return self.kept + self.lease if self.taken else 0.0
-
     def decide(self, tally: Tally) -> Verdict:
         """Return the verdict of an ask: the round hears all nodes if the refusals that lose it do not say enough."""
         verdict = thoroughly(tally)

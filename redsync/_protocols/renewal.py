@@ -136,13 +136,10 @@ def extend(session: Session, state: HoldState, lease: float | None, now: float) 
 
 def _ask(session: Session, renewal: _Renewal, shortest: float) -> Steps[Tally]:
     timeout, nodes = session.timing.round_timeout(shortest), session.all_nodes
-    for state, lease in renewal.leases.items():
+    for state in renewal.leases:
         # Recorded before the send: a release that overtakes the answer must reach all nodes that the renewal may
         # repair.
         state.may_keep |= nodes
-        kept_until = state.valid_until + timeout + lease
-        if kept_until > state.kept_until:  # noqa: PLR1730  (for ten thousand holds, calls are most of the cost)
-            state.kept_until = kept_until
     owner = next(iter(renewal.leases)).owner if len(renewal.leases) == 1 else None
     try:
         return (yield from broadcast(Broadcast(renewal.command, owner, renewal.parse, timeout, decide=renewal.decide)))

@@ -451,8 +451,8 @@ class WindowClaim(SlotClaim):
             return tally, self._began
         for other in self._others:
             assert other.reserved is not None, "it has just been asked for"
-            yield from other._tell_nodes(other.reserved.claim, other.reserved.slots, self._began)
-        yield from self._tell_nodes(claim, self.best(tally)[0], self._began)
+            yield from other._tell_nodes(other.reserved.claim, other.reserved.slots)
+        yield from self._tell_nodes(claim, self.best(tally)[0])
         at = (yield from wait(Wait(self._began))).at  # A wait for a past instant only reads the clock.
         took, allowed = at - self._began, self._allowed
         for each in (self, *self._others):
@@ -461,18 +461,17 @@ class WindowClaim(SlotClaim):
                 each._too_short = allowed
         return tally, at
 
-    def _tell_nodes(self, claim: bytes, slots: tuple[int, ...], now: float) -> Steps[None]:
+    def _tell_nodes(self, claim: bytes, slots: tuple[int, ...]) -> Steps[None]:
         """Tell nodes of a success, and how long to keep its slots."""
         window, request = self._window, self.request
         # A node that hangs, or to which a rollback that restores the place is pending, would keep the place of a waiter
-        # that has been served. So this stays pending for as long as the place lasts.
+        # that has been served. So this stays pending.
         queued = self.policy.taken
-        until = now + self.round_timeout + max(self.lease, window.place_kept)
         kept_ms = b"%.3f" % (1000 * window.needed(self._telling))
         message = Command(CONFIRM, request.keys.all, (claim, write_slots(slots), kept_ms))
         if (state := self.reserved) is not None:
-            self._told, state.may_keep, state.kept_until = True, self.session.all_nodes, until
-        yield from tell(Tell(message, request.owner, self.session.all_nodes if queued else 0, until))
+            self._told, state.may_keep = True, self.session.all_nodes
+        yield from tell(Tell(message, request.owner, self.session.all_nodes if queued else 0))
 
     def _keep(self, now: float, timeout_at: Callable[[float], float]) -> Steps[tuple[PermitState, float]]:
         """Ask once more for reserved slots if the latest ask was long ago; return them, and the instant.
@@ -498,7 +497,7 @@ class WindowClaim(SlotClaim):
             self._told, counted = False, session.all_nodes
         command = self.ask(state.claim, ())
         self._counted = counted
-        state.may_keep, state.kept_until = session.all_nodes, now + self.round_timeout + self.lease
+        state.may_keep = session.all_nodes
         again = Broadcast(command, request.owner, self.parse, timeout_at(now), self.guard, decide=self.decide)
         tally = yield from broadcast(again)
         if request.record is not None:

@@ -10,7 +10,7 @@ from redsync._core.scripts import Command, Script
 OWNER = Owner("c", 1)
 COMMAND = Command(Script.load("lock_release"), (b"k", b"q", b"p"), (OWNER.wire, 0, b"channel"))
 BROADCAST = Broadcast(COMMAND, OWNER, bool, 0.25)
-TELL = Tell(COMMAND, OWNER, 0b11, 7.0)
+TELL = Tell(COMMAND, OWNER, 0b11)
 WAIT = Wait(12.5, b"key")
 EVENT = NodeChanged("a", "up", "")
 

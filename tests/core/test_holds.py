@@ -49,15 +49,6 @@ def test_hold_is_valid_until_its_end_its_loss_or_its_release_and_has_ended_by_th
     assert (state.valid(at), state.ended(at)) == (valid, ended)
 
 
-def test_all_nodes_that_may_keep_the_claim_are_remembered_and_until_when():
-    """Its release must reach them all."""
-    state = new_state(valid_until=130.0)
-    assert (state.may_keep, state.kept_until) == (0b111, 130.0)
-    for nodes, until, kept_until in ((0b1001, 125.0, 130.0), (0, 140.0, 140.0)):
-        state.note_sent(nodes, until)
-        assert (state.may_keep, state.kept_until) == (0b1111, kept_until)
-
-
 def test_event_of_a_loss_is_short_in_a_log():
     state = new_state()
     state.on_lost.append(print)

@@ -23,7 +23,6 @@ from tests.support.locks import PATIENCE
 from tests.support.scripted import StandIn, ask
 
 ENDLESS = 30
-LATER = 1e12
 
 over_both = pytest.mark.parametrize("links", ["sockets", "streams"])
 """Over plain sockets, and over asyncio transports, as with TLS."""
@@ -72,7 +71,7 @@ class Rig:
         return request.tally
 
     def tell(self, script, word, deliver_to=0):
-        self.set.send_soon(Request(Tell(Command(script, (b"list",), (word,)), self.owner, deliver_to, LATER), None))
+        self.set.send_soon(Request(Tell(Command(script, (b"list",), (word,)), self.owner, deliver_to), None))
 
     async def read_all_replies(self):
         while self.set.owes:

@@ -142,7 +142,7 @@ def test_forgotten_script_is_loaded_and_the_command_sent_again(desk, slot):
 @pytest.mark.parametrize("case", ["again", "something was sent behind it"])
 def test_vote_fails_where_the_command_can_not_be_sent_again_in_order(desk, link_set, fars, case):
     """The node gets the script, and the next command finds it."""
-    first = desk.ask(link_set, deliver_to=0b111, deliver_until=math.inf)
+    first = desk.ask(link_set, deliver_to=0b111)
     second = None if case == "again" else desk.ask(link_set, b"next")
     fars[1].take()
     if case == "again":
@@ -211,7 +211,7 @@ def test_forgetful_node_has_no_vote_and_is_left_out_for_as_long_as_it_says(desk,
 
 
 def test_link_to_a_former_server_ends_before_anything_is_sent(desk, link_set, fars):
-    owed = desk.ask(link_set, deliver_to=0b111, deliver_until=math.inf)
+    owed = desk.ask(link_set, deliver_to=0b111)
     fars[1].take()
     desk.nodes[1].generation += 1
     desk.nodes[1].down_reason = "its Sentinels name another master now"
@@ -244,7 +244,7 @@ def test_node_that_owes_replies_for_too_long_gets_only_releases(desk, link_set, 
     assert request.tally.replies[2] == "owes 2 replies for 0.26 s"
     assert request.tally.sent == 0b011
     assert link_set.links[2].suspect
-    release = desk.ask(link_set, b"release", deliver_to=0b111, deliver_until=math.inf)
+    release = desk.ask(link_set, b"release", deliver_to=0b111)
     assert release.tally.sent == 0b111
     desk.tell(link_set, b"undo")
     assert fars[2].last_words() == [b"release", b"undo"]
@@ -342,7 +342,7 @@ def test_node_with_too_many_commands_unanswered_gets_only_releases(desk, link_se
     for _ in range(4):
         assert desk.ask(link_set).tally.sent == 0b111
     assert desk.ask(link_set).tally.sent == 0
-    assert desk.ask(link_set, deliver_to=0b001, deliver_until=math.inf).tally.sent == 0b001
+    assert desk.ask(link_set, deliver_to=0b001).tally.sent == 0b001
 
 
 # Replies that no node sends.
@@ -395,7 +395,7 @@ def test_reply_of_the_wrong_shape_ends_the_link_and_shifts_no_vote(desk, link_se
 def test_bytes_that_no_node_sends_end_the_link_and_fail_what_it_has_to_answer(desk, link_set, fars, answer, reason):
     broken = []
     link_set.on_discarded = lambda link, reason: broken.append((link.index, reason))
-    request = desk.ask(link_set, deliver_to=0b010, deliver_until=math.inf)
+    request = desk.ask(link_set, deliver_to=0b010)
     if answer:
         fars[1].say(answer)
     else:
@@ -493,7 +493,7 @@ def test_pending_release_does_not_go_out_behind_a_later_command_about_its_claim(
     later = desk.tell(link_set, b"mine")
     for far in fars:
         far.commands()
-    desk.releases.add(0, [earlier], desk.now)
+    desk.releases.add(0, [earlier])
     link_set.deliver(desk.nodes[0], desk.now)
     assert fars[0].commands() == []
     assert desk.pending() == [1, 0, 0]
@@ -524,7 +524,7 @@ def test_release_that_no_node_would_ever_execute_is_not_sent_again(desk, link_se
 @pytest.mark.parametrize("error", [Interruption(), ConnectionResetError(104, "reset")], ids=repr)
 def test_pending_release_outlives_an_error_while_it_is_sent(desk, link_set, monkeypatch, error):
     """An exception of a signal's handler, or the end of its link."""
-    desk.releases.add(1, [desk.release(deliver_to=0b010)], desk.now)
+    desk.releases.add(1, [desk.release(deliver_to=0b010)])
     link = link_set.links[1]
     monkeypatch.setattr(link, "write", lambda _: (_ for _ in ()).throw(error))
     with suppress(Interruption):
@@ -667,7 +667,7 @@ def test_exception_while_a_link_is_discarded_leaves_no_open_connection(desk, lin
 def test_ended_set_is_closed_and_what_it_had_under_way_failed(desk, orderly):
     link_set = desk.make_set()
     fars = [desk.install(link_set, index, ("process", 70 + index)) for index in range(3)]
-    request = desk.ask(link_set, deliver_to=0b001, deliver_until=math.inf)
+    request = desk.ask(link_set, deliver_to=0b001)
     link_set.end("over", orderly=orderly)
     assert link_set.closed
     assert link_set.links == [None] * 3

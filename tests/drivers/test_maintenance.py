@@ -18,7 +18,7 @@ from redsync._drivers.nodes import Node
 from redsync._drivers.pool import Pool
 from tests.support.hostile import Hostile
 from tests.support.locks import PATIENCE, SHORT, connect_set
-from tests.support.scripted import LATER, NODE_TIMEOUT, Desk
+from tests.support.scripted import NODE_TIMEOUT, Desk
 
 YES, OK = b":1\r\n", b"+OK\r\n"
 
@@ -89,10 +89,10 @@ def tended():
 def test_connections_of_a_torn_set_are_ended_before_anything_else_is_sent(tended):
     """A late command in them must not come behind the release that follows it."""
     sets, fars = tended.lend()
-    request = tended.desk.ask(sets[0], b"claim", deliver_to=0b111, deliver_until=LATER)
+    request = tended.desk.ask(sets[0], b"claim", deliver_to=0b111)
     tended.pool.throw_away(sets)
     tended.post(tended.desk.release(b"posted"))
-    tended.desk.releases.add(0, [tended.desk.release(b"pending")], tended.desk.now)
+    tended.desk.releases.add(0, [tended.desk.release(b"pending")])
     tended.turn()
     assert request.done
     assert all(far.ended() for far in fars)
@@ -135,7 +135,7 @@ def test_busy_node_is_told_again_to_end_a_connection(tended):
 @pytest.mark.parametrize("answered", [False, True])
 def test_posted_round_that_its_thread_gives_up_is_done(tended, answered):
     """With the answers that came in time: the process may have been suspended."""
-    request = tended.desk.request(b"release", deliver_to=0b111, deliver_until=LATER)
+    request = tended.desk.request(b"release", deliver_to=0b111)
     tended.post(request)
     tended.turn()
     if answered:
@@ -157,7 +157,7 @@ def test_alarm_during_a_round_does_not_keep_the_maintenance_busy(tended):
 def test_posted_round_that_no_node_gets_ends_at_once(tended):
     for link in list(tended.own.links):
         tended.own.discard(link, "gone")
-    request = tended.desk.request(b"release", deliver_to=0b111, deliver_until=LATER)
+    request = tended.desk.request(b"release", deliver_to=0b111)
     tended.post(request)
     tended.turn()
     assert request.done
@@ -242,7 +242,7 @@ def test_pending_releases_go_out_as_soon_as_the_node_is_connected(tended):
     tended.own.discard(tended.own.links[1], "gone")
     tended.maintenance._connecting[1] = math.inf
     first, second = tended.desk.release(b"first"), tended.desk.release(b"second")
-    tended.desk.releases.add(1, [first, second], tended.desk.now)
+    tended.desk.releases.add(1, [first, second])
     tended.turn()
     assert tended.desk.pending() == [0, 2, 0]
     far = tended.connect(1)

@@ -61,7 +61,6 @@ def test_write_back_that_comes_too_late_is_rolled_back(toy, fenced):
             "tell lock_abandon",
             timeout=0.0,
         )
-    assert toy.told[0].deliver_until >= toy.now + 30.0, "a node may have granted during the write-back"
 
 
 def test_node_that_connects_before_the_write_back_must_get_the_release(toy, fenced):

@@ -145,7 +145,6 @@ def test_success_of_a_waiter_tells_nodes_its_slots_until_they_know(limiter):
     assert limiter.play(*refused(limiter), *last, n=2, timeout=5.0)
     assert toy.told[-1].command.args[1:] == (b"0,1", NEEDED)
     assert toy.told[-1].deliver_to == 0b111, "a node that hangs keeps the place"
-    assert toy.told[-1].deliver_until > toy.now + 3.0
 
 
 def test_node_that_granted_another_slot_or_none_learns_the_right_one(limiter):
@@ -486,7 +485,6 @@ def test_cancelled_success_is_rolled_back_on_all_nodes_whatever_interrupts_that(
         assert toy.interrupt(steps, (LEAVE, LEAVE), at) == [LEAVE, LEAVE]
     assert [told.deliver_to for told in toy.told[-2:]] == [0b111, 0b111]
     assert [told.command.args[0] for told in toy.told[-2:]] == [permit.claim for permit in permits]
-    assert min(told.deliver_until for told in toy.told) > toy.now + 1.0, "while nodes may keep them"
 
 
 def test_several_rates_tell_the_longest_time_until_room_and_the_fewest_free(several):

@@ -193,9 +193,9 @@ class Desk(StandIn):
         link_set.send(request)
         return request
 
-    def release(self, word=b"release", *, deliver_to=0b111, deliver_until=LATER):
+    def release(self, word=b"release", *, deliver_to=0b111):
         """Return a request that these nodes must get."""
-        request = Request(Tell(Command(SCRIPT, (b"key",), (word,)), ANNA, deliver_to, deliver_until), None)
+        request = Request(Tell(Command(SCRIPT, (b"key",), (word,)), ANNA, deliver_to), None)
         request.number = self.next_number()
         return request
 

@@ -224,7 +224,6 @@ class Delivery(OwnChecker):
     A command that a node must get (see `Broadcast.deliver_to`), above all a release, is resolved there when
 
     * the node has executed it, or a later one about the same claim;
-    * it is pointless, because its `deliver_until` has passed;
     * the node has lost its memory since, or the client was closed, or its machine has crashed.
 
     Until then
@@ -286,15 +285,10 @@ class Delivery(OwnChecker):
             self._pending[whose] = {p: at for p, at in pending.items() if p.claim != claim or p.number > number}
 
     def _look_at(self, runner: TrialRunner) -> Iterator[str]:
-        now, fault_free = runner.now(), self.sim.fault_free.lasted()
+        fault_free = self.sim.fault_free.lasted()
         for node in self.sim.nodes:
             whose = runner.name, node.index
-            pending = {
-                request: at
-                for request, at in self._pending.get(whose, {}).items()
-                if request.effect.deliver_until > now
-            }
-            self._pending[whose] = pending
+            pending = self._pending.get(whose)
             if not pending:
                 continue
             kept, arrived = _kept(runner, node.index), self._watch(whose, runner)
