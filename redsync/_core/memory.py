@@ -45,7 +45,7 @@ that lack a record while others have one, become *newborn*: they grant again whe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Self
 
 __all__ = [
@@ -58,7 +58,6 @@ __all__ = [
     "NEWBORN",
     "ORIGINAL",
     "Birth",
-    "Guard",
     "Processes",
     "elected",
     "next_step",
@@ -178,25 +177,12 @@ class Processes:
     def _name(self) -> None:
         self.named = b",%b," % b",".join(name for _, name in sorted(self._of_node.items()))
 
-    def guard(self, ms: int) -> Guard:
-        """Return the argument that makes a script grant only on a node that has remembered everything for `ms`."""
-        return Guard(ms, self)
+    def guard(self, ms: int) -> Callable[[], bytes]:
+        """Return the argument that makes a script grant only on a node that has remembered everything for `ms`.
 
-
-class Guard:
-    """An argument of a script: for how many ms a node must have remembered everything, and under which processes.
-
-    The driver turns it into bytes when it sends the command: by then the client may know other processes.
-    """
-
-    __slots__ = ("_ms", "_processes")
-
-    def __init__(self, ms: int, processes: Processes) -> None:
-        self._ms = ms
-        self._processes = processes
-
-    def __bytes__(self) -> bytes:
-        return b"%d%b" % (self._ms, self._processes.named)
+        It is made when the command is sent: by then the client may know other processes.
+        """
+        return lambda: b"%d%b" % (ms, self.named)
 
 
 def next_step(births: Sequence[Birth | None], *, certain: bool, unchanged: bool, may_look: bool) -> bytes | None:

@@ -31,15 +31,15 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
 from typing import NamedTuple, TypeAlias
 
-from redsync._core.memory import Guard
-
 __all__ = ["Arg", "ClaimKind", "Command", "Script"]
 
-Arg: TypeAlias = bytes | int | Guard
+Arg: TypeAlias = bytes | int | Callable[[], bytes]
+"""An argument of a script; a function makes it when the command is sent."""
 
 _PASSING = ("_release", "_abandon", "_leave", "_confirm", "_inspect", "client_announce")
 """Suffixes of the names of scripts that claim nothing."""
@@ -111,14 +111,13 @@ class Command(NamedTuple):
     @property
     def words(self) -> tuple[bytes | int, ...]:
         """The arguments as a driver would send them now."""
-        return tuple(bytes(arg) if isinstance(arg, Guard) else arg for arg in self.args)
+        return tuple(arg() if callable(arg) else arg for arg in self.args)
 
 
 class ClaimKind(NamedTuple):
     """The scripts of one kind of claim.
 
     Attributes:
-        noun: Its name in code.
         value_type: The type of the value at its key, as the nodes call it.
         acquire: Claims, or refuses and queues.
         release: Lowers the hold count; at 0 hands the lock over to the next waiter.
@@ -129,7 +128,6 @@ class ClaimKind(NamedTuple):
             With a mode, even an acquire that does not wait respects the queue.
     """
 
-    noun: str
     value_type: bytes
     acquire: Script
     release: Script
@@ -154,4 +152,4 @@ class ClaimKind(NamedTuple):
         acquire, release, abandon, renew = (
             Script.load(f"{noun}_{verb}") for verb in ("acquire", "release", "abandon", "renew")
         )
-        return cls(noun, value_type, acquire, release, abandon, renew, label)
+        return cls(value_type, acquire, release, abandon, renew, label)

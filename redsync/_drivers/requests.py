@@ -34,7 +34,7 @@ NOTHING_TOLD = Tell(Command(Script("", b"", b""), (), ()), None)
 def pack_command(command: Command) -> bytes:
     """Return a command's bytes."""
     script, keys, args = command
-    words = [b"%d" % word if isinstance(word, int) else bytes(word) for word in args]
+    words = [b"%d" % word if isinstance(word, int) else word() if callable(word) else word for word in args]
     return pack(b"EVALSHA", script.sha, b"%d" % len(keys), *keys, *words)
 
 

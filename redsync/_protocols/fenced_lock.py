@@ -46,7 +46,7 @@ from redsync.exceptions import KeyTypeError
 
 __all__ = ["FENCED_LOCK", "Fence", "FencedClaim", "acquire"]
 
-FENCED_LOCK = lock.LOCK._replace(noun="fenced_lock", acquire=Script.load("fenced_lock_acquire"))
+FENCED_LOCK = lock.LOCK._replace(acquire=Script.load("fenced_lock_acquire"))
 WRITE_BACK = Script.load("fenced_lock_write_back")
 
 _HIGHEST = 1 << 52

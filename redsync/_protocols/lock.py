@@ -23,7 +23,7 @@ __all__ = ["FAIR_LOCK", "LOCK", "acquire"]
 
 LOCK = ClaimKind.of("lock", b"hash")
 
-FAIR_LOCK = LOCK._replace(noun="fair_lock", acquire=Script.load("fair_lock_acquire"))
+FAIR_LOCK = LOCK._replace(acquire=Script.load("fair_lock_acquire"))
 """The fair lock: the claim and re-entry of the reentrant lock, with a queue by ticket; see `queue_policies`."""
 
 

@@ -21,8 +21,8 @@ from redsync.exceptions import UpgradeError
 
 __all__ = ["READ", "WRITE", "acquire_to_write"]
 
-READ = ClaimKind.of("read_write_lock", b"zset")._replace(noun="read_lock", mode=b"r:")
-WRITE = READ._replace(noun="write_lock", mode=b"w:")
+READ = ClaimKind.of("read_write_lock", b"zset")._replace(mode=b"r:")
+WRITE = READ._replace(mode=b"w:")
 
 
 def acquire_to_write(session: Session, request: AcquireRequest, now: float) -> Steps[HoldState | None]:

@@ -41,7 +41,6 @@ __all__ = [
     "look_command",
     "name_of_key",
     "named",
-    "release_claims",
     "survey",
     "survey_all",
 ]
@@ -276,7 +275,8 @@ def force_release(session: Session, kind: ClaimKind, name: str | bytes, keys: Lo
             raise type_error(name, tally) or no_quorum(name, tally)
         seen = [(claim, look) for look in tally.grants for claim in look.claims if claim.mode == _MODES[kind.mode]]
         claims = dict.fromkeys(kind.mode + claim.raw for claim, _ in seen)
-        freed = yield from release_claims(session, kind, name, keys, owner, claims=claims)
+        commands = [Command(kind.release, keys.all, (claim, 0, keys.channel)) for claim in claims]
+        freed = yield from _release(session, name, owner, commands)
         # As the nodes said, not as they replied to the releases: the one that had a claim may reply last.
         held = held or bool(claims)
         # If a node has more than it lists, look again.
@@ -284,17 +284,14 @@ def force_release(session: Session, kind: ClaimKind, name: str | bytes, keys: Lo
             return held
 
 
-def release_claims(
-    session: Session, kind: ClaimKind, name: str | bytes, keys: LockKeys, owner: Owner, *, claims: Iterable[bytes]
-) -> Steps[bool]:
+def _release(session: Session, name: str | bytes, owner: Owner, commands: Iterable[Command]) -> Steps[bool]:
     """Release claims one by one, as if their owners did; return whether a node had one.
 
     Raises:
         QuorumError: Too few nodes answered; those that did have released the claims so far.
     """
     held = False
-    for claim in claims:
-        command = Command(kind.release, keys.all, (claim, 0, keys.channel))
+    for command in commands:
         tally = yield from broadcast(Broadcast(command, owner, had, session.timing.node_timeout, decide=has_answers))
         if not tally.won:
             raise no_quorum(name, tally)
@@ -418,10 +415,7 @@ def break_hold(session: Session, prefix: bytes, name: str | bytes, word: str, ow
     if tally.without_quorum:
         raise no_quorum(name, tally)
     commands = break_commands(prefix, encode_name(name), claims_meant(word, tally.grants))
-    for command in commands:
-        tally = yield from broadcast(Broadcast(command, owner, had, timeout, decide=has_answers))
-        if not tally.won:
-            raise no_quorum(name, tally)
+    yield from _release(session, name, owner, commands)
     # As the nodes said before: the one that had it may reply last.
     return bool(commands)
 

@@ -9,7 +9,7 @@ from redsync._core.permits import PermitState
 from redsync._core.scripts import Script
 from tests.support.hold_states import KIND, LEASE, new_state
 
-MUTEX = KIND._replace(noun="mutex", renew=Script.load("mutex_renew"))
+MUTEX = KIND._replace(renew=Script.load("mutex_renew"))
 
 
 @pytest.fixture

@@ -84,12 +84,12 @@ def test_reply_to_an_initialization_without_a_record_is_refused(reply):
 def test_guard_names_all_processes_that_the_client_is_connected_to_at_the_send():
     processes = Processes()
     guard = processes.guard(30_000)
-    assert bytes(guard) == b"30000,-,"
+    assert guard() == b"30000,-,"
     processes.note(0, b"a")
     processes.note(2, b"c")
-    assert bytes(guard) == b"30000,a,c,"
+    assert guard() == b"30000,a,c,"
     processes.note(0, b"b")
-    assert bytes(guard) == b"30000,b,c,"
+    assert guard() == b"30000,b,c,"
 
 
 def test_elected_process_has_the_number_of_the_decision():

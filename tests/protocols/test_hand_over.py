@@ -30,7 +30,7 @@ def ask_ids(toy):
 # Taking over.
 
 
-KINDS = pytest.mark.parametrize("kind", [LOCK, MUTEX, FAIR_LOCK, READ, WRITE], ids=lambda kind: kind.noun)
+KINDS = pytest.mark.parametrize("kind", [LOCK, MUTEX, FAIR_LOCK, READ, WRITE])
 
 
 def handed_kind(toy, kind, **fields):

@@ -13,7 +13,7 @@ KEYS = {kind: LockKeys.of(b"redsync:", b"x", kind.mode) for kind in (READ, WRITE
 ASK = "ask read_write_lock_acquire for a place"
 """Every new acquire, even one that wants no place."""
 
-kinds = pytest.mark.parametrize("kind", [READ, WRITE], ids=lambda kind: kind.noun)
+kinds = pytest.mark.parametrize("kind", [READ, WRITE], ids=["read", "write"])
 
 
 def acquiring(toy, kind, **fields):

@@ -68,7 +68,7 @@ class _Interpreter:
         store.read_clock()
         if store.refusal is not None:
             store.refusal.begin()
-        words = [arg if arg.__class__ is bytes else b"%d" % arg if isinstance(arg, int) else bytes(arg) for arg in args]
+        words = [b"%d" % arg if isinstance(arg, int) else arg() if callable(arg) else arg for arg in args]
         try:
             return self._execute(chunk, len(keys), *keys, *words)
         finally:

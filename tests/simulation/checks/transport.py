@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import hiredis
 
-from redsync._core.memory import Guard
 from redsync._core.scripts import Command
 from redsync._drivers.acknowledgements import UNACKNOWLEDGED
 from redsync._drivers.handshake_connections import pack
@@ -78,7 +77,7 @@ def _with_guards_of(words: list[bytes], request: Request, expected: list[bytes] 
     if expected is None or not isinstance(command, Command) or len(words) != len(expected):
         return expected
     first = len(expected) - len(command.args)
-    guards = {first + i for i, word in enumerate(command.args) if isinstance(word, Guard)}
+    guards = {first + i for i, word in enumerate(command.args) if callable(word)}
     return [words[i] if i in guards else word for i, word in enumerate(expected)]
 
 
