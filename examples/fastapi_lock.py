@@ -24,7 +24,8 @@ app = FastAPI(lifespan=redsync.lifespan)
 OrderLock = Annotated[AsyncHold, redsync.lock("order:{number}", timeout=0.5)]
 
 
-@app.post("/orders/{number}/pay", dependencies=[redsync.limit("pay:{client}", 4, per=60)])
+# With a plain {number}, a caller who writes +7 for 7 would get another lock: the name has the path's text.
+@app.post("/orders/{number:int}/pay", dependencies=[redsync.limit("pay:{client}", 4, per=60)])
 async def pay(number: int, hold: OrderLock) -> dict[str, str]:
     await asyncio.sleep(BANK)  # a loss of the lock cancels the request here
     hold.check()

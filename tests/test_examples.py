@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -162,6 +163,15 @@ def test_example_prints_what_it_promises_without_warnings(name, raw, python, tmp
         re.match("lost the hold of '(files|report|account:7|order:2|leader)'", line)
         for line in done.stderr.splitlines()
     ), done.stderr
+
+
+@pytest.mark.sweep
+def test_application_for_gunicorn_answers_without_nodes(monkeypatch):
+    monkeypatch.setenv("REDSYNC_URLS", "redis://127.0.0.1:1")
+    shop, statuses = runpy.run_path(str(EXAMPLES / "gunicorn/shop.py")), []
+    assert shop["app"]({}, lambda status, _: statuses.append(status)) == [b"busy\n"]
+    assert statuses == ["503 Service Unavailable"]
+    shop["locks"]().close()
 
 
 def test_every_example_is_run():

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from redsync import AcquireTimeout, Client
+from redsync import AcquireTimeout, Client, QuorumError
 
 
 @functools.cache
@@ -19,6 +19,6 @@ def app(environ: dict[str, Any], start_response: Callable[..., object]) -> Itera
         with locks().get_lock("stock", timeout=5.0):
             start_response("200 OK", [("Content-Type", "text/plain")])
             return [f"worker {os.getpid()} client {locks().id}\n".encode()]
-    except AcquireTimeout:
+    except (AcquireTimeout, QuorumError):  # gunicorn takes an OSError, as both are, for the socket's
         start_response("503 Service Unavailable", [("Retry-After", "5")])
         return [b"busy\n"]

@@ -32,7 +32,7 @@ except ImportError as error:  # pragma: no cover
     raise ImportError("redsync.contrib.apscheduler needs `pip install redsync-toolkit[apscheduler]`") from error
 
 from redsync import Client, ConfigurationError, QuorumError
-from redsync.contrib.shared import shortened
+from redsync.contrib.shared import check_client, shortened
 
 __all__ = ["RedsyncExecutor"]
 
@@ -55,11 +55,13 @@ class RedsyncExecutor(BasePoolExecutor):  # type: ignore[misc]  # APScheduler ha
 
     Raises:
         ValueError: `kept` is not a positive number of seconds, or `prefix` is too long.
+        TypeError: `client` is not a `Client`.
     """
 
     def __init__(
         self, client: Client, *, max_workers: int = 10, kept: float = 300.0, prefix: str = "apscheduler:"
     ) -> None:
+        check_client(client)
         client.get_rate_limiter(f"{prefix}x", 1, kept)  # raises on bad values now
         super().__init__(concurrent.futures.ThreadPoolExecutor(max_workers, "redsync-apscheduler"))
         self._client: Final = client
@@ -80,7 +82,8 @@ class RedsyncExecutor(BasePoolExecutor):  # type: ignore[misc]  # APScheduler ha
     def _check(self, job: Job) -> None:
         if _GENERATED_ID.fullmatch(job.id):
             raise ConfigurationError(f"job {job.name!r} needs an id that is the same on all machines: set `id`")
-        if getattr(job.trigger, "jitter", None):
+        # A combination of triggers has a list of them.
+        if any(getattr(each, "jitter", None) for each in (job.trigger, *getattr(job.trigger, "triggers", ()))):
             raise ConfigurationError(f"job {job.id!r}: with jitter each machine has different times; remove it")
         grace = job.misfire_grace_time
         if grace is None or grace >= self._kept:

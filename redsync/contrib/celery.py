@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import inspect
 import weakref
+from contextvars import ContextVar
 from typing import Any, ClassVar, Final
 
 try:
@@ -35,11 +36,14 @@ except ImportError as error:  # pragma: no cover
     raise ImportError("redsync.contrib.celery needs `pip install redsync-toolkit[celery]`") from error
 
 from redsync import AcquireTimeout, Client, ConfigurationError, Hold, QuorumError
-from redsync.contrib.shared import NameTemplate, ProcessClient, shortened
+from redsync.contrib.shared import NameTemplate, ProcessClient, check_options, check_seconds, shortened
 
 __all__ = ["OnceTask", "get_client"]
 
 log: Final = get_task_logger("redsync.celery")
+
+_hold: Final[ContextVar[Hold]] = ContextVar("redsync_hold")
+"""The hold of the innermost task. Outside a worker, Celery has one request for all threads: it can't keep a hold."""
 
 _clients: Final[weakref.WeakKeyDictionary[Celery, ProcessClient]] = weakref.WeakKeyDictionary()
 
@@ -67,8 +71,8 @@ class OnceTask(Task):  # type: ignore[misc]  # Celery has no types
 
     Attributes:
         once: The lock's name; `{order}` in it stands for the task's argument `order`. If empty, the name consists of
-            the task's name and all its arguments as JSON, with sorted keys; arguments for which JSON has no form
-            raise TypeError.
+            the task's name and all its arguments as JSON, with sorted keys. An argument in the name for which JSON has
+            no form raises TypeError.
         once_busy: The treatment of a delivery that finds the lock held: "retry" or "skip".
         once_countdown: Seconds until the delivery is sent again, if others hold the lock or too few nodes answer. With
             "skip", the task raises `QuorumError` if too few nodes answer.
@@ -98,8 +102,14 @@ class OnceTask(Task):  # type: ignore[misc]  # Celery has no types
         """Return what is wrong with the attributes; nothing if they are right."""
         if cls.once_busy not in ("retry", "skip"):
             return f"once_busy must be 'retry' or 'skip', not {cls.once_busy!r}"
-        if not cls.once_countdown >= 0:
-            return f"once_countdown must be a number of seconds, 0 or more, not {cls.once_countdown!r}"
+        try:
+            check_seconds("once_countdown", cls.once_countdown)
+        except ValueError as error:
+            return str(error)
+        try:
+            check_options(timeout=0.0, **cls.once_options)
+        except (TypeError, ValueError) as error:
+            return f"once_options: {error}"
         if cls.once_busy == "skip" and cls.acks_late:
             return (
                 "acks_late and once_busy='skip' exclude each other: the broker repeats the delivery of a lost worker, "
@@ -117,7 +127,7 @@ class OnceTask(Task):  # type: ignore[misc]  # Celery has no types
     @property
     def hold(self) -> Hold:
         """The hold, while the task runs."""
-        return self.request.redsync_hold  # type: ignore[no-any-return]
+        return _hold.get()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the task under the lock; the worker calls this."""
@@ -126,8 +136,11 @@ class OnceTask(Task):  # type: ignore[misc]  # Celery has no types
         try:
             with lock as hold:
                 acquired = True
-                self.request.redsync_hold = hold
-                return super().__call__(*args, **kwargs)
+                outer = _hold.set(hold)
+                try:
+                    return super().__call__(*args, **kwargs)
+                finally:
+                    _hold.reset(outer)
         except (AcquireTimeout, QuorumError) as error:
             if acquired or self.request.called_directly or self.request.is_eager:
                 raise
@@ -136,10 +149,12 @@ class OnceTask(Task):  # type: ignore[misc]  # Celery has no types
     def _name(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         bound = inspect.signature(self.run).bind(*args, **kwargs)
         bound.apply_defaults()
-        if self.once:
-            return NameTemplate(self.once).fill(bound.arguments)
-        # As a worker gets them: JSON makes keys text, which changes their order.
-        delivered = loads(dumps(bound.arguments))  # type: ignore[no-untyped-call]  # of kombu
+        template = NameTemplate(self.once) if self.once else None
+        named = {key: value for key, value in bound.arguments.items() if template is None or key in template.fields}
+        # As a worker gets them: JSON makes keys text, which changes their order, and lists of tuples.
+        delivered = loads(dumps(named))  # type: ignore[no-untyped-call]  # of kombu
+        if template is not None:
+            return template.fill(delivered)
         arguments = dumps(delivered, sort_keys=True)  # type: ignore[no-untyped-call]
         return f"{self.name}:{shortened(arguments)}"
 

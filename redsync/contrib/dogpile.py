@@ -24,7 +24,7 @@ except ImportError as error:  # pragma: no cover
     raise ImportError("redsync.contrib.dogpile needs `pip install redsync-toolkit[dogpile]`") from error
 
 from redsync import Client, LeaseLostError, Mutex, NotOwnedError, QuorumError
-from redsync.contrib.shared import LONGEST, shortened
+from redsync.contrib.shared import LONGEST, check_client, check_seconds, shortened
 
 __all__ = ["RedsyncProxy"]
 
@@ -42,15 +42,16 @@ class RedsyncProxy(ProxyBackend):
         prefix: The prefix of the mutexes' names; the entry's key follows.
 
     Raises:
-        ValueError: `patience` is negative, or a client refuses `max_hold`.
+        ValueError: `patience` is not a number of seconds, or a client refuses `max_hold`.
+        TypeError: `client` is not a `Client`.
     """
 
     def __init__(
         self, client: Client, *, patience: float = 10.0, max_hold: float = 60.0, prefix: str = "dogpile:"
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # of dogpile.cache
-        if not patience >= 0:
-            raise ValueError(f"patience must be a number of seconds, 0 or more, not {patience!r}")
+        check_client(client)
+        check_seconds("patience", patience)
         client.get_mutex(f"{prefix}{'x' * LONGEST}", max_hold=max_hold)  # raises on a bad max_hold or prefix now
         self._client: Final = client
         self._patience: Final = patience

@@ -11,9 +11,12 @@ redsync = Redsync()  # nodes and settings come from REDSYNC_URLS and so on
 app = FastAPI(lifespan=redsync.lifespan)
 
 
-@app.post("/orders/{number}/pay", dependencies=[redsync.limit("pay:{client}", 10, per=60)])
+@app.post("/orders/{number:int}/pay", dependencies=[redsync.limit("pay:{client}", 10, per=60)])
 async def pay(number: int, hold: Annotated[AsyncHold, redsync.lock("order:{number}")]): ...
 ```
+
+A name has the path's own text. With a plain `{number}` a caller who writes `+7` for 7 would get another lock: FastAPI
+reads the text as a number only later.
 
 The lock is released before the reply is sent (`scope="function"`): a slow HTTP client does not prolong the hold, and
 the reply can still report a loss that the release finds.

@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from redsync import AcquireTimeout, Client, ConfigurationError, LeaseLostError, 
 
 __all__ = ["LONGEST", "ErrorReply", "Guards", "LockError", "NameTemplate", "ProcessClient", "RequestName"]
 __all__ += ["UNAVAILABLE", "Rates", "explained", "shortened", "too_many"]
+__all__ += ["check_client", "check_options", "check_seconds"]
 
 GuardT = TypeVar("GuardT")
 KeyT = TypeVar("KeyT", bound=Callable[..., str])
@@ -84,6 +86,36 @@ class ProcessClient:
             return Client.from_env([urls] if isinstance(urls, str) else urls, **options)
         except (ConfigurationError, TypeError, ValueError) as error:
             raise ConfigurationError(f"{self._setting}: {error}") from error
+
+
+def check_client(client: object) -> None:
+    """Raise TypeError for what is no `Client`: an `AsyncClient` would return coroutines, which count as true."""
+    if not isinstance(client, Client):
+        raise TypeError(f"client must be a redsync.Client, not a value of type {type(client).__name__}")
+
+
+def check_seconds(name: str, seconds: object) -> None:
+    """Raise ValueError for an option that is not a finite number of seconds, 0 or more."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
+        raise ValueError(f"{name} must be a number of seconds, 0 or more, not {seconds!r}")
+
+
+def check_options(**options: Any) -> None:
+    """Raise TypeError for an option that `Client.get_lock` does not have, or ValueError for a bad number."""
+    inspect.signature(Client.get_lock).bind(None, "name", **options)
+    for name, value in options.items():
+        if name != "on_lost" and value is not None:
+            check_seconds(name, value)
+
+
+def _check_rates(rate: Any, per: Any) -> None:
+    pairs = [(rate, per)] if per is not None or isinstance(rate, int) else rate
+    try:
+        good = bool(pairs) and all(number >= 1 and 0 < seconds < math.inf for number, seconds in pairs)
+    except (TypeError, ValueError):
+        good = False
+    if not good:
+        raise ValueError(f"a rate is 10, per=60 or [(10, 1), (1000, 3600)], for example, not {rate!r}, per={per!r}")
 
 
 @contextmanager
@@ -157,8 +189,10 @@ class RequestName(NameTemplate):
 
     def of(self, path: Mapping[str, Any] | None, client: str | None, *request: Any) -> str:
         """Return the name for a request with those arguments of its path, from that client."""
-        key = {} if self._key is None else {"key": shortened(self._key(*request))}
-        return self.fill({**(path or {}), "client": client or "unknown", **key})
+        text: object = "" if self._key is None else self._key(*request)
+        if not isinstance(text, str):  # not its value, which may be a secret
+            raise TypeError(f"the name {self.text!r}: key= must return text, not a value of type {type(text).__name__}")
+        return self.fill({**(path or {}), "client": client or "unknown", "key": shortened(text)})
 
 
 class ErrorReply(NamedTuple):
@@ -202,11 +236,12 @@ class Guards(ABC, Generic[GuardT, KeyT]):
             **options: Options of `get_lock`.
 
         Raises:
-            ValueError: `name` is not a template or does not use `key`, `timeout` is negative, or `busy` is not an error
-                status.
+            ValueError: `name` is not a template or does not use `key`, `busy` is not an error status, or a number of
+                seconds is invalid.
+            TypeError: `get_lock` has no such option.
         """
-        if not timeout >= 0:
-            raise ValueError(f"timeout must be a number of seconds, 0 or more, not {timeout!r}")
+        check_seconds("timeout", timeout)
+        check_options(timeout=timeout, **options)
         if busy not in range(400, 600):
             raise ValueError(f"busy must be an error status such as 423 or 409, not {busy!r}")
         refusal = ErrorReply(busy, "the resource is locked", {"Retry-After": "1"})
@@ -237,8 +272,9 @@ class Guards(ABC, Generic[GuardT, KeyT]):
             on_outage: "open" admits all requests while too few nodes answer, "closed" none.
 
         Raises:
-            ValueError: `name` is not a template or does not use `key`, or `on_outage` is neither.
+            ValueError: `name` is not a template or does not use `key`, `on_outage` is neither, or a rate is invalid.
         """
+        _check_rates(rate, per)
         if on_outage not in ("open", "closed"):
             raise ValueError(f'on_outage must be "open" or "closed", not {on_outage!r}')
         closed = on_outage == "closed"

@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 from apscheduler.events import EVENT_ALL, EVENT_JOB_ERROR, EVENT_JOB_EXECUTED, EVENT_JOB_MISSED
 from apscheduler.schedulers.background import BackgroundScheduler
+from apscheduler.triggers.combining import OrTrigger
+from apscheduler.triggers.cron import CronTrigger
 
-from redsync import QuorumError
+from redsync import AsyncClient, QuorumError
 from redsync.contrib.apscheduler import RedsyncExecutor
 
 pytestmark = [pytest.mark.framework, pytest.mark.sweep]
@@ -164,6 +166,10 @@ def test_same_time_in_another_zone_is_the_same_firing(make_scheduler, eventually
     [
         ({"trigger": "cron", "second": "*"}, "needs an id that is the same on all machines"),
         ({"trigger": "cron", "second": "*", "jitter": 1, "id": "x"}, "with jitter each machine has different times"),
+        (
+            {"trigger": OrTrigger([CronTrigger(second="*", jitter=1)]), "id": "x"},
+            "with jitter each machine has different",
+        ),
         ({"trigger": "cron", "second": "*", "misfire_grace_time": None, "id": "x"}, "must be less than the 300 s"),
         ({"trigger": "cron", "second": "*", "misfire_grace_time": 300, "id": "x"}, "not 300: a late machine would"),
     ],
@@ -179,3 +185,5 @@ def test_bad_options_are_refused_at_once(make_client):
     for options in ({"kept": 0}, {"prefix": "x" * 600}):
         with pytest.raises(ValueError, match=r"seconds|bytes"):
             RedsyncExecutor(make_client(n=1), **options)
+    with pytest.raises(TypeError, match=r"client must be a redsync\.Client, not a value of type AsyncClient"):
+        RedsyncExecutor(AsyncClient("redis://127.0.0.1:1"))

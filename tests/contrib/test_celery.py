@@ -1,11 +1,15 @@
 """A Celery worker with a real broker: tasks that run one at a time, retries, lost workers, a dead node."""
 
+import enum
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
 from datetime import time as clock_time
 from decimal import Decimal
@@ -218,6 +222,29 @@ def test_direct_call_holds_the_lock_and_raises_if_it_is_busy(app, make_client):
         assert isinstance(charge.apply(args=[7, "card"]).result, AcquireTimeout)
 
 
+def test_direct_calls_at_once_have_a_hold_each(app):
+    both = threading.Barrier(2)
+
+    class Together(OnceTask):
+        abstract = True
+
+        def push_request(self, *args, **kwargs):
+            both.wait(20)
+            super().push_request(*args, **kwargs)
+
+    @app.task(bind=True, base=Together, shared=False, once="charge:{order}")
+    def charge(self, order):
+        return self.hold.name
+
+    @app.task(bind=True, base=OnceTask, shared=False, once="nested:{order}")
+    def nested(self, order):
+        return [*(nested(order - 1) if order else []), self.hold.name]
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(charge, (1, 2))) == ["charge:1", "charge:2"]
+    assert nested(1) == ["nested:0", "nested:1"]
+
+
 def test_name_has_the_task_and_its_arguments_however_they_are_passed_and_ordered(app):
     @app.task(bind=True, base=OnceTask, shared=False)
     def charge(self, order, by="bank"):
@@ -234,6 +261,10 @@ class Opaque:
     pass
 
 
+class Kind(str, enum.Enum):  # noqa: UP042  (a StrEnum formats as its value anyway)
+    DAILY = "daily"
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -241,14 +272,20 @@ class Opaque:
         {1: 1, "a": 2},
         (date(2026, 1, 2), datetime(2026, 1, 2, 3, tzinfo=UTC), clock_time(4, 5), Decimal("1.50"), UUID(int=6)),
         (b"text", b"\xff"),
+        Kind.DAILY,
     ],
-    ids=["numbers as keys", "mixed keys", "types of kombu", "bytes"],
+    ids=["numbers as keys", "mixed keys", "types of kombu", "bytes", "enum"],
 )
 def test_name_is_the_same_for_a_direct_call_and_a_delivery(app, value):
     @app.task(base=OnceTask, shared=False)
     def build(options): ...
 
-    assert build._name((value,), {}) == build._name((loads(dumps(value)),), {})
+    @app.task(base=OnceTask, shared=False, once="job:{options}")
+    def named(options, other=None): ...
+
+    for task in (build, named):
+        assert task._name((value,), {}) == task._name((loads(dumps(value)),), {})
+    assert named._name((value, Opaque()), {}) == named._name((value,), {})
 
 
 def test_argument_without_a_form_in_json_is_refused(app):
@@ -268,7 +305,14 @@ def test_argument_without_a_form_in_json_is_refused(app):
         ({"once": 7}, "task shop.bad: once: expected str"),
         ({"once_busy": "wait"}, "task shop.bad: once_busy must be 'retry' or 'skip', not 'wait'"),
         ({"once_busy": "skip", "acks_late": True}, "task shop.bad: acks_late and"),
-        ({"once_countdown": -1}, "task shop.bad: once_countdown"),
+        *(({"once_countdown": bad}, "task shop.bad: once_countdown") for bad in (-1, math.inf, None, "1", True)),
+        ({"once_options": {"timeout": 5}}, "task shop.bad: once_options: .*multiple values for .* 'timeout'"),
+        ({"once_options": {"leese": 5}}, "task shop.bad: once_options: .*unexpected keyword argument 'leese'"),
+        (
+            {"once_options": {"lease": -1}},
+            "task shop.bad: once_options: lease must be a number of seconds, 0 or more, not -1",
+        ),
+        ({"once_options": None}, "task shop.bad: once_options: .*None"),
     ],
 )
 def test_bad_attribute_is_an_error_when_the_task_is_created(app, options, said):

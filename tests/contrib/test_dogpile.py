@@ -3,11 +3,13 @@
 `examples/dogpile_mutex.py` shows that one reader computes, while the others wait or get the old value.
 """
 
+import math
 import threading
 
 import pytest
 from dogpile.cache import make_region
 
+from redsync import AsyncClient
 from redsync.contrib.dogpile import RedsyncProxy
 
 pytestmark = [pytest.mark.framework, pytest.mark.sweep]
@@ -90,9 +92,12 @@ def test_keys_of_any_length_have_a_mutex_each(make_cache):
 
 def test_bad_options_are_refused_at_once(make_client):
     client = make_client(n=1)
-    with pytest.raises(ValueError, match="patience must be a number of seconds"):
-        RedsyncProxy(client, patience=-1)
+    for patience in (-1, math.inf, math.nan, None, "1"):
+        with pytest.raises(ValueError, match="patience must be a number of seconds"):
+            RedsyncProxy(client, patience=patience)
     with pytest.raises(ValueError, match="max_hold"):
         RedsyncProxy(client, max_hold=0)
     with pytest.raises(ValueError, match="bytes"):
         RedsyncProxy(client, prefix="x" * 300)
+    with pytest.raises(TypeError, match=r"client must be a redsync\.Client, not a value of type AsyncClient"):
+        RedsyncProxy(AsyncClient("redis://127.0.0.1:1"))

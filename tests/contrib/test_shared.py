@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from redsync import AcquireTimeout, ConfigurationError, LeaseLostError, QuorumError
-from redsync.contrib.shared import NameTemplate, ProcessClient, explained, too_many
+from redsync.contrib.shared import NameTemplate, ProcessClient, RequestName, explained, too_many
 
 ANYWHERE = "redis://127.0.0.1:1"
 
@@ -92,6 +92,14 @@ def test_name_that_values_make_too_long_is_replaced_by_its_hash():
 def test_bad_template_is_refused(text):
     with pytest.raises(ValueError, match="name"):
         NameTemplate(text)
+
+
+@pytest.mark.parametrize("given", [7, None, b"ada"])
+def test_key_that_is_no_text_is_named(given):
+    with pytest.raises(
+        TypeError, match=rf"'pay:\{{key\}}': key= must return text, not a value of type {type(given).__name__}"
+    ):
+        RequestName("pay:{key}", lambda: given).of({}, None)
 
 
 # Errors of locks.

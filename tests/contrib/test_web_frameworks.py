@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import json
+import math
 import threading
 from typing import Annotated
 
@@ -108,7 +109,7 @@ class FastapiSite:
     def _add_paths(self):
         app, redsync = self.app, self.redsync
 
-        @app.post("/orders/{number}")
+        @app.post("/orders/{number:int}")
         async def pay(number: int, hold: Annotated[AsyncHold, redsync.lock("order:{number}", timeout=0.1)]):
             return {"paid": number, "name": hold.name}
 
@@ -194,6 +195,13 @@ def test_lock_is_held_while_the_request_is_handled(web, make_client):
         busy = web.post("/orders/7")
         assert (busy.status_code, busy.headers["Retry-After"]) == (423, "1")
         assert "the resource is locked" in busy.text
+        # However a caller spells the number, no other lock is taken for order 7.
+        assert [web.post(f"/orders/{seven}").status_code for seven in ("07", "7.0", "+7", "%207")] == [
+            423,
+            404,
+            404,
+            404,
+        ]
         assert web.post("/loses/7").status_code == 409
         assert web.post("/orders/8").status_code == 200
     assert web.post("/orders/7").status_code == 200
@@ -248,8 +256,18 @@ def test_bad_options_are_refused_at_once(make):
             redsync.lock(name)
         with pytest.raises(ValueError, match="name"):
             redsync.limit(name, 1, per=1)
-    with pytest.raises(ValueError, match="timeout must be a number of seconds"):
-        redsync.lock("x", timeout=-1)
+    for timeout in (-1, math.inf, math.nan, None, "1", True):
+        with pytest.raises(ValueError, match="timeout must be a number of seconds, 0 or more, not"):
+            redsync.lock("x", timeout=timeout)
+    with pytest.raises(ValueError, match="lease must be a number of seconds, 0 or more, not -1"):
+        redsync.lock("x", lease=-1)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'leese'"):
+        redsync.lock("x", leese=1)
+    for rate, per in ((0, 60), (10, None), (10, -1), ([(10, 1), 60], None), ([], None), ([(10, 1)], 60), ("10", 60)):
+        with pytest.raises(
+            ValueError, match=r"a rate is 10, per=60 or \[\(10, 1\), \(1000, 3600\)\], for example, not"
+        ):
+            redsync.limit("x", rate, per=per)
     with pytest.raises(ValueError, match="busy must be an error status"):
         redsync.lock("x", busy=200)
     for name, options in (("pay:{key}", {}), ("pay", {"key": lambda *_: "ada"})):
