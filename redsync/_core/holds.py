@@ -106,6 +106,7 @@ class HoldState:
         owner: The holder.
         claim: The claim as nodes keep it; no other claim is equal.
         count: The number of acquisitions not yet released.
+        released: The number of acquisitions that calls of `holding.release` have ended.
         lease: The seconds for which nodes keep the claim, from each renewal on.
         valid_until: The instant until which the hold may be believed; never after `ends_at`.
         renew_at: The instant of the watchdog's next renewal; infinity if it does not renew it.
@@ -149,6 +150,7 @@ class HoldState:
     end_waiters: int = 0
     entered: dict[object, ReferenceType[object]] = field(default_factory=dict)
     rolled_back: bool = False
+    released: int = 0
     task: ReferenceType[Any] | None = None
     fencing_token: int | None = None
     keep_until: float = -math.inf

@@ -102,7 +102,7 @@ class AnyHold(Entered, Generic[RunnerT_co]):
         """Release, even if the `with` is over: in a finalizer it may be over before the maintenance runs this."""
         if not self._state.count:
             self._refuse_released()
-        runner, count = self._runner, self._state.count
+        runner, released = self._runner, self._state.released
         self._released = True
         try:
             yield from holding.release(runner.session, self._state, runner.now(), self._share(), self._on_lost)
@@ -111,7 +111,7 @@ class AnyHold(Entered, Generic[RunnerT_co]):
                 self._lost_at_release = True
                 raise
             # Interrupted, perhaps before anything was released: then it can still be released.
-            self._released = self._state.count < count
+            self._released = self._state.released > released
             raise
 
     def _share(self) -> int:

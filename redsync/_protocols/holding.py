@@ -153,13 +153,14 @@ def _release(
     session: Session, state: HoldState, now: float, holds: int, on_lost: Callable[[HoldState], object] | None
 ) -> Steps[None]:
     if now < state.keep_until and state.count == holds and state.lost is None:
-        yield from _keep(session, state, now)
+        yield from _keep(session, state, now, on_lost)
         if state.left:
             return
     if state.count < holds:
         raise NotOwnedError(state.name, f"{what_of(state)} was released already")
     try:
         state.count -= holds
+        state.released += holds
         if state.lost is None and now >= state.valid_until:
             yield from expire(state)
         if not state.count:
@@ -192,26 +193,35 @@ def _release(
         yield from _accept_minority(state, tally)
 
 
-def _keep(session: Session, state: HoldState, now: float) -> Steps[None]:
-    """Wait for the hold's `keep_until`, or leave it; an interruption ends the wait, but frees nothing."""
+def _keep(session: Session, state: HoldState, now: float, on_lost: Callable[[HoldState], object] | None) -> Steps[None]:
+    """Wait for the hold's `keep_until`, or leave it; an interruption ends the wait, but frees nothing.
+
+    Of a hold that its owner has acquired again meanwhile, only the acquisitions to release end.
+    """
     count, until = state.count, state.keep_until
     try:
         if until > state.valid_until:
             # From now on not even the end of this process frees it earlier.
             state.may_keep |= session.all_nodes
             yield from tell(Tell(state.renewal_of([state], [milliseconds(until - now)]), state.owner))
-        if state.hurried:
-            yield from _leave(session, state)
-        else:
+        if not state.hurried:
             yield from wait_end(state, lambda: state.count < count, now, until - now)
+        elif state.count == count:
+            yield from _leave(session, state)
     except BaseException:
-        yield from _leave(session, state)
+        if state.count > count:
+            state.count -= count
+            state.released += count
+            state.forget_callback(on_lost)
+            yield from tell(Tell(state.count_command(), state.owner))
+        else:
+            yield from _leave(session, state)
         raise
 
 
 def _leave(session: Session, state: HoldState) -> Steps[None]:
     """End a hold for its owner; nodes keep the claim until its lease ends."""
-    state.left, state.count = True, 0
+    state.left, state.released, state.count = True, state.released + state.count, 0
     session.holds.remove(state)
     yield from wake_end_waiters(state)
 

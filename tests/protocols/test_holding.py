@@ -7,6 +7,7 @@ import pytest
 from redsync._core.observing import HoldLost
 from redsync._core.timing import milliseconds
 from redsync._protocols.holding import check, give_back, lose, release, wait_end
+from redsync._protocols.lock import acquire
 from redsync._protocols.renewal import extend, renew
 from redsync.exceptions import LeaseLostError, NotOwnedError
 from tests.support.injection import Interruption
@@ -215,6 +216,24 @@ def test_wait_that_could_outlast_the_claim_lengthens_it_first(toy):
     assert toy.told[0].command.args == (state.claim, 1, milliseconds(state.keep_until - 1000.001))
     assert (state.left, state.count, state.live, state.lost) == (True, 0, False, None)
     assert list(toy.session.holds) == []
+
+
+@pytest.mark.parametrize("hurried", [False, True])
+def test_release_that_waits_ends_only_its_own_acquisition_if_the_owner_acquires_again(toy, hurried):
+    """Another task releases. Interrupted or hurried, it does not leave what the owner has since."""
+    state = keep(toy, 60.0 if hurried else 5.0)
+    state.hurried = hurried
+
+    def answer(_, effect):
+        if effect is toy.effects[1]:
+            toy.play(acquire(toy.session, toy.request(), toy.now), "tell lock_release")
+            if not hurried:
+                raise Interruption
+
+    with contextlib.nullcontext() if hurried else pytest.raises(Interruption):
+        toy.drive(release(toy.session, state, toy.now), answer)
+    assert (state.count, state.live, state.left) == (1, True, False)
+    assert toy.commands[-1].args[:2] == (state.claim, 1)
 
 
 def test_loss_ends_the_wait(toy):
