@@ -4,7 +4,7 @@
 -- step; the script wakes all waiters when this node sees the latch open. Idempotent. A node that lost its memory less
 -- than a latch's keeping time ago may have known more: its reply says so, and has no vote. But it vouches for a latch
 -- that was set later: a generation is a fencing token, and all that it forgot are below the clock at its birth.
--- KEYS[1] latch: hash generation, size, client -> total; life: from programs of earlier versions, not used
+-- KEYS[1] latch: hash generation, size, client -> total
 -- KEYS[2] waiters: zset "channel owner:number" -> expiry, ms
 -- KEYS[3] where Redisson would keep a latch of that name: a string that never expires
 -- ARGV[1] how long to keep the latch from now on, ms
@@ -54,7 +54,7 @@ local size = tonumber(redis.call('hget', KEYS[1], 'size'))
 local reply, left = {generation, size}, size
 local fields = redis.call('hgetall', KEYS[1])
 for i = 1, #fields, 2 do
-  if fields[i] ~= 'generation' and fields[i] ~= 'size' and fields[i] ~= 'life' then
+  if fields[i] ~= 'generation' and fields[i] ~= 'size' then
     reply[#reply + 1] = fields[i]
     reply[#reply + 1] = tonumber(fields[i + 1])
     left = left - fields[i + 1]

@@ -89,7 +89,7 @@ local latch, size = {}, redis.pcall('hget', KEYS[7], 'size')
 if type(size) == 'string' and tonumber(size) > 0 then
   local left, fields = tonumber(size), redis.call('hgetall', KEYS[7])
   for i = 1, #fields, 2 do
-    if fields[i] ~= 'generation' and fields[i] ~= 'size' and fields[i] ~= 'life' then left = left - fields[i + 1] end
+    if fields[i] ~= 'generation' and fields[i] ~= 'size' then left = left - fields[i + 1] end
   end
   latch = {tonumber(size), math.max(left, 0), redis.call('pttl', KEYS[7]), redis.call('zcount', KEYS[8], live, '+inf')}
 end

@@ -88,23 +88,17 @@ if not chosen then
   wake_next()
   local before = redis.call('zrank', KEYS[2], waiter)
   -- How long it takes, if nothing is released, until enough slots have expired for the asker and for all waiters before
-  -- it: so each waiter looks when its own turn may have come. Free slots go to the first waiters, and expire after all
-  -- that are taken now. Far back in the queue slots must expire more than once: each time counts as one lease. If permits
-  -- have several slots, their average counts. For a rate limiter it counts the window: until this node hears of a
-  -- success, it keeps the slots for longer.
-  local taken = redis.call('bitcount', KEYS[5])
-  local cycle = math.max(permits, taken)
-  local last = (before or redis.call('zcard', KEYS[2])) + wants - 1 + cycle - permits
-  local turn, longest = ARGV[3], math.huge
-  if ARGV[12] then turn, longest = ARGV[12] / 1000, ARGV[12] / 1000 end
-  local left, index = math.floor(last / cycle) * turn, last % cycle - (cycle - taken)
-  if index >= 0 then
-    local out = redis.call('zcard', KEYS[1])
-    local rank = math.ceil((index + 1) * out / taken) - 1
+  -- it: so each waiter looks when its own turn may have come. Farther back slots must be taken once more: that counts as
+  -- one lease. If permits have several slots, their average counts. For a rate limiter at most the window counts: until
+  -- this node hears of a success, it keeps the slots for longer.
+  local taken, longest = redis.call('bitcount', KEYS[5]), ARGV[12] and ARGV[12] / 1000 or tonumber(ARGV[3])
+  local left, index = -1, (before or redis.call('zcard', KEYS[2])) + wants - 1 - (permits - taken)
+  if index >= taken then
+    left = math.ceil(longest)
+  elseif index >= 0 then
+    local rank = math.ceil((index + 1) * redis.call('zcard', KEYS[1]) / taken) - 1
     local expiry = redis.call('zrange', KEYS[1], rank, rank, 'withscores')[2]
-    left = math.ceil(left + math.min(expiry - now, longest))
-  elseif last < cycle then
-    left = -1
+    left = math.ceil(ARGV[12] and math.min(expiry - now, longest) or expiry - now)
   end
   return {left, reason, math.max(highest, ARGV[6]), before or 0, detail}
 end

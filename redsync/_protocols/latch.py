@@ -242,7 +242,7 @@ def wait_open(session: Session, latch: Latch, owner: Owner, timeout: float | Non
     """
     caller = Caller(session, latch, owner)
     deadline = math.inf if timeout is None else now + timeout
-    awaited, failures, opened, written, was_won = math.inf, 0, False, False, False
+    awaited, failures, was_won = math.inf, 0, False
     outage_since = math.inf
     try:
         while True:
@@ -253,15 +253,15 @@ def wait_open(session: Session, latch: Latch, owner: Owner, timeout: float | Non
                 opened = state.count == 0 or state.generation > awaited
                 awaited = min(awaited, state.generation)
                 session.answered = True
-            if opened and agree(tally, state):
-                return True
+                if opened and not agree(tally, state):
+                    # Write that back at once, even after the deadline: the latch was seen open.
+                    tally = yield from caller.exchange(now, is_noted, timeout=deadline - now, waits=True)
+                    now = tally.at
+                if opened and agree(tally, state):
+                    return True
             foreign = caller.foreign(tally)
             if foreign is not None:
                 raise foreign
-            if tally.won and opened and not (written and now >= deadline):
-                # The next exchange writes that back, at once, even after the deadline: the latch was seen open.
-                written = True
-                continue
             if now >= deadline:
                 # If the deadline cuts the last round short, it may get no answers. Then the round before decides.
                 if not (was_won and cut_short):

@@ -43,7 +43,6 @@ def test_latch_that_was_never_set_leaves_nothing(latch):
 def test_latch_is_set_counted_down_and_kept(latch):
     assert latch.tell(7, 3) == [7, 3]
     assert latch.tell(7, 3, A, 1) == [7, 3, A, 1]
-    latch.redis.hset(KEYS.latch, "life", "1790000000000")  # by a program of an earlier version: it is no client
     assert latch.tell(7, 3, A, 1) == [7, 3, A, 1], "a repetition changes nothing"
     assert latch.tell() == [7, 3, A, 1]
     assert KEEP - 2000 < latch.redis.pttl(KEYS.latch) <= KEEP

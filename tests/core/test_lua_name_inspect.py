@@ -96,7 +96,7 @@ def test_look_lists_waiters_but_not_those_that_are_dead_or_hold_it(node, look):
 
 def test_look_reports_a_latch_beside_a_mutex(node, look):
     node.redis.set(KEYS.lock, "value", px=60_000)
-    node.redis.hset(LATCH.latch, mapping={"generation": 1, "size": 5, "one": 2, "two": 1, "life": 1_790_000_000_000})
+    node.redis.hset(LATCH.latch, mapping={"generation": 1, "size": 5, "one": 2, "two": 1})
     found = look()
     assert (found.kind, found.claims[0].owner, found.claims[0].hold_count) == ("mutex", "value", 1)
     assert 0 < found.claims[0].remaining <= 60
