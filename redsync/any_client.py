@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeAl
 
 from redsync._core.effects import Steps
 from redsync._core.keys import LockKeys, encode_name, encode_prefix
-from redsync._core.observing import Event, Observer
+from redsync._core.observing import Event, Observer, is_function
 from redsync._core.quorum import Tally
 from redsync._core.text import split_urls
 from redsync._core.timing import MAX_LEASE, Timing, finite
@@ -268,6 +268,7 @@ def _check_listeners(listeners: Sequence[Callable[[Event], object]]) -> tuple[Ca
     """
     if isinstance(listeners, Iterable):
         listeners = tuple(listeners)
-        if all(callable(listener) for listener in listeners):
+        if all(is_function(listener) and not isinstance(listener, type) for listener in listeners):
             return listeners
-    raise ConfigurationError(f"listeners must be a list of functions that take an event, not {listeners!r}")
+    what = "functions that take an event, none of them `async def` or a class"
+    raise ConfigurationError(f"listeners must be a list of {what}, not {listeners!r}")

@@ -9,6 +9,7 @@ import types
 import uuid
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from urllib.parse import urlsplit
 
 import pytest
@@ -72,6 +73,7 @@ REFUSED = [
     *((given, None) for given in ([], (), {}, None, 6379, b"redis://127.0.0.1:1")),
     # Each connect would fail, and the node would look like one that is down.
     *(([URL, f"{URL}?{word}"], f"node 2 {CHECKED}") for word in ("unheard=of", "ssl_cert_reqs=none")),
+    ([URL, "rediss://127.0.0.1:2?ssl_cert_reqs=hunter2"], f"node 2 {CHECKED}"),
     ([URL, URL], "more than once"),
     ([URL, f"{URL}/0"], "more than once"),
     # Even its password is not shown.
@@ -119,6 +121,15 @@ def test_client_is_refused_when_one_server_has_two_addresses(nodes, raw, mainten
     assert not maintenance_threads()
 
 
+async def note(event):
+    """A coroutine that no client would await."""
+
+
+class Listener:
+    async def __call__(self, event):
+        """A coroutine, too."""
+
+
 @pytest.mark.parametrize(
     ("option", "values"),
     [
@@ -127,7 +138,7 @@ def test_client_is_refused_when_one_server_has_two_addresses(nodes, raw, mainten
         ("drift_factor", [-0.1, 1, float("nan"), "0.1", True, 0.99999]),  # the last leaves nothing of the lease
         ("restart_guard", [-1, 1e10, float("nan"), float("inf"), "60", True, 0.001, 29.9]),  # less than the lease
         ("outage_timeout", [-1, float("nan"), "3", True]),
-        ("listeners", [5, [5], print]),
+        ("listeners", [5, [5], print, [note], [Listener()], [partial(note)], [Listener]]),
         ("prefix", [b"bytes", None, "x" * 513, "{rs7}", "{rs7979}app:"]),
     ],
 )
@@ -158,7 +169,7 @@ def makers(client):
     )
 
 
-@pytest.mark.parametrize("callback", [5, "print"])
+@pytest.mark.parametrize("callback", [5, "print", note, Listener(), partial(note)])
 def test_callback_that_can_not_be_called_is_refused_at_once(client, callback):
     for make in (*makers(client), lambda name, **options: client.locked(name, **options)(lambda: None)):
         with pytest.raises(TypeError, match="on_lost is a function that takes the hold, not"):

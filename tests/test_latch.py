@@ -1,5 +1,8 @@
 """The public contract of the count-down latch, on real nodes that fail, for threads and for asyncio."""
 
+from datetime import timedelta
+from decimal import Decimal
+
 import pytest
 
 from redsync import KeyTypeError
@@ -75,7 +78,8 @@ def test_invalid_arguments_are_refused(client, latch):
         for number in (1.0, True, "1", None):
             with pytest.raises(TypeError, match="a latch counts integers"):
                 call(number)
-    for options in ({"timeout": None}, {"timeout": -1}, {"timeout": -3}, {"keep": 0}, {"keep": float("inf")}):
+    keeps = 0, float("inf"), "3", None, True, timedelta(1), Decimal("NaN")
+    for options in ({"timeout": None}, {"timeout": -1}, {"timeout": -3}, *({"keep": keep} for keep in keeps)):
         with pytest.raises(ValueError, match="seconds"):
             client.get_count_down_latch("x", **options)
     with pytest.raises(ValueError, match="bytes"):

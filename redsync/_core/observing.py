@@ -14,6 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
+from inspect import iscoroutinefunction
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from redsync._core.holds import HoldState
@@ -34,10 +35,16 @@ __all__ = [
     "Round",
     "Step",
     "WatchdogWoke",
+    "is_function",
 ]
 
 _MOST_STEPS = 128
 """The most steps kept of one acquire: a wait of hours has thousands."""
+
+
+def is_function(callback: Any) -> bool:
+    """Return whether a callback can be called, and does its work then: no client awaits a coroutine."""
+    return callable(callback) and not any(map(iscoroutinefunction, (callback, type(callback).__call__)))
 
 
 class HoldLost(NamedTuple):

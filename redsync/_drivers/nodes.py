@@ -200,7 +200,7 @@ class Node:
         """Make one connection of each kind without connecting it.
 
         Raises:
-            TypeError, ValueError: redis-py does not know an option. Otherwise each connect would fail, unseen.
+            TypeError, ValueError, RedisError: redis-py does not know an option. Each connect would fail, unseen.
         """
         for pool in (self._pool, *(witness.pool for witness in (self.locator.witnesses if self.locator else ()))):
             new_connection(pool, 1.0)
@@ -361,7 +361,7 @@ def make_nodes(nodes: Any, client_class: type[Any]) -> list[Node]:
                 node.try_options()
         except NodeUrlError as error:
             raise ConfigurationError(f"node {number} {error}") from None
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RedisError):
             # redis-py's message may show a part of the URL.
             raise ConfigurationError(f"node {number} has an option or a value that redis-py does not know") from None
         made += more

@@ -18,6 +18,7 @@ from weakref import ReferenceType, ref
 from redsync._core.effects import Steps
 from redsync._core.holds import HoldState, Owner
 from redsync._core.keys import LockKeys
+from redsync._core.observing import is_function
 from redsync._core.scripts import ClaimKind
 from redsync._core.session import AnyHost, AsyncRunner, Runner, RunnerT_co, Session
 from redsync._core.timing import check_timeout
@@ -94,8 +95,8 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
         self._timeout = None if timeout is None else check_timeout(True, timeout)
         self._lease = None if lease is None else self._runner.session.timing.check_lease(lease)
         self._max_hold = None if max_hold is None else self._runner.session.timing.check_lease(max_hold, "max_hold")
-        if on_lost is not None and not callable(on_lost):
-            raise TypeError(f"on_lost is a function that takes the hold, not {on_lost!r}")
+        if on_lost is not None and not is_function(on_lost):
+            raise TypeError(f"on_lost is a function that takes the hold, not `async def`; not {on_lost!r}")
         self._on_lost = on_lost
         self._options: dict[str, Any] = {"timeout": timeout, "lease": lease, "max_hold": max_hold, "on_lost": on_lost}
         # Not a bound method: a hold must not keep a lock object alive that the program has dropped.

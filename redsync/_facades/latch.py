@@ -17,7 +17,7 @@ from typing import Any, Generic
 from redsync._core.effects import Steps
 from redsync._core.keys import LatchKeys, encode_name
 from redsync._core.session import AnyHost, AsyncRunner, Runner, RunnerT_co
-from redsync._core.timing import MAX_LEASE, check_timeout
+from redsync._core.timing import MAX_LEASE, check_timeout, finite
 from redsync._protocols import latch as protocol
 
 __all__ = ["AsyncCountDownLatch", "CountDownLatch"]
@@ -44,9 +44,10 @@ class _AnyLatch(Generic[RunnerT_co]):
         checked = check_timeout(True, timeout)
         if checked is None:
             raise ValueError("a count-down must not retry without limit: its timeout must be a number of seconds")
-        if not 0 < keep <= MAX_LEASE:
+        seconds = finite(keep)
+        if seconds is None or not 0 < seconds <= MAX_LEASE:
             raise ValueError(f"keep must be a positive number of seconds, at most a year, not {keep!r}")
-        self._timeout, self._keep = checked, float(keep)
+        self._timeout, self._keep = checked, seconds
         self._latch = protocol.Latch(name, LatchKeys.of(host.prefix, encode_name(name)), self._keep)
 
     @property

@@ -174,7 +174,7 @@ def _nodes_of(url: str, timeout: float) -> list[Node]:
 
     Raises:
         NodeUrlError: The URL is not valid.
-        ValueError: redis-py does not know an option; the message may contain its value.
+        TypeError, ValueError, RedisError: redis-py does not know an option; the message may contain its value.
     """
     url = for_redis_py(url)
     settings = {
@@ -204,7 +204,7 @@ def _nodes_of(url: str, timeout: float) -> list[Node]:
         address = kwargs.get("path") or f"{kwargs.get('host', 'localhost')}:{kwargs.get('port', 6379)}"
         nodes = [Node(address, url, settings)]
     for each in (nodes[0].url, *(url for _, url in nodes[0].witnesses)):
-        redis.Redis.from_url(each, **settings)  # finds wrong options now
+        redis.Redis.from_url(each, **settings).connection_pool.make_connection()  # finds wrong options now
     return nodes
 
 
@@ -224,12 +224,9 @@ class Nodes:
         for number, url in enumerate(urls_of(options), 1):
             try:
                 self.nodes += _nodes_of(url, options.timeout)
-            except ValueError as error:
-                text = (
-                    str(error)
-                    if isinstance(error, NodeUrlError)
-                    else "has an option or a value that redis-py does not know"
-                )
+            except (TypeError, ValueError, RedisError) as error:
+                unknown = "has an option or a value that redis-py does not know"
+                text = str(error) if isinstance(error, NodeUrlError) else unknown
                 raise SetupError(f"node {number} {text}", UNCONFIGURED) from None
         self.quorum: Final = len(self.nodes) // 2 + 1
 

@@ -73,6 +73,7 @@ def test_redis_py_client_has_the_same_settings(sentinel, module, ssl):
     [
         ("redis+sentinel://:secret@s1,s1/m", "names a server twice"),
         ("redis+sentinel://s1/m?socket_timeout=soon", "has an option or a value that redis-py does not know"),
+        ("rediss+sentinel://s1/m?ssl_cert_reqs=secret", "has an option or a value that redis-py does not know"),
         ("redis+sentinel://:secret@s1/m?unheard=of", "has an option or a value that redis-py does not know"),
         ("redis+cluster://:secret@s1?nodes=none", "nodes"),
         ("redis+cluster://:secret@s1?nodes=3&unheard=of", "has an option or a value that redis-py does not know"),

@@ -125,7 +125,17 @@ def test_one_url_is_one_node(redsync, three, nodes):
         assert (done.status, done.json["quorum"]) == (0, 1)
 
 
-@pytest.mark.parametrize("url", ["http://user:secret@host", "redis://:secret@host:port", "redis://:secret@h?db=x"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://user:secret@host",
+        "redis://:secret@host:port",
+        "redis://:secret@h?db=x",
+        "redis://h?secret=1",
+        "rediss://h?ssl_cert_reqs=secret",
+        "rediss+sentinel://h/m?ssl_cert_reqs=secret",
+    ],
+)
 @pytest.mark.parametrize("command", [["ls"], ["doctor"], ["lock", "x", "-n", "--", "true"]])
 def test_invalid_url_ends_with_status_78_and_shows_no_password(redsync, command, url):
     done = redsync(command[0], "--url", url, *command[1:])
