@@ -50,7 +50,8 @@ def test_only_the_last_release_waits_and_only_as_long_as_needed(client, promptly
         with lock:
             began = time.monotonic()
             with lock, client.get_lock("x"):
-                pass
+                assert lock.acquire(lease=SHORTEST / 2)  # shorter, but of the nested one
+                lock.release()
             inner = time.monotonic() - began
             time.sleep(SHORTEST)
             ended = time.monotonic()

@@ -127,7 +127,9 @@ def test_acquire_leaves_nothing_when_others_hold_one_and_with_names_it(client, m
         assert multi.acquire(False) is False
         with pytest.raises(AcquireTimeout) as info, impatient:
             pytest.fail("ran without the locks")
-        assert (info.value.name, info.value.timeout) == (held.name, 0.1)
+        holder = client.inspect(held.name).holders[0].owner
+        assert (info.value.name, info.value.timeout, info.value.holder) == (held.name, 0.1, holder)
+        assert f"'{held.name}' was still held by {holder} after 0.1 s" in str(info.value)
         assert (multi.owned(), multi.hold_count(), multi.remaining()) == (False, 0, 0.0)
         eventually(lambda held=held: raw.keys() == keys(held.name))
         assert multi.locked()

@@ -129,11 +129,11 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
             return observed(session, request, now, self._acquire_steps, kind=_kind_of(type(self)), limit=self._limit)
         return self._acquire_steps(session, request, now)
 
-    def _timed_out(self, request: AcquireRequest) -> AcquireTimeout:
+    def _timed_out(self, request: AcquireRequest, timeout: float | None) -> AcquireTimeout:
         """Return the error of a `with` that others kept from beginning."""
         held = f"still held by {request.holder or 'others'}" if self._limit is None else "still out of free permits"
         problem = f"{_kind_of(type(self)).replace('_', ' ')} {self._name!r} was {held}"
-        return AcquireTimeout(self._name, request.timeout or 0.0, problem, request.holder)
+        return AcquireTimeout(self._name, timeout or 0.0, problem, request.holder)
 
     @property
     def _limit(self) -> int | None:
@@ -191,7 +191,7 @@ class ThreadClaimable(Claimable[Runner, ThreadHoldT], ThreadEnterable[ThreadHold
                     runner.give_back(self._undo_steps(request.state, count))
             raise
         if hold is None and enter is not None:
-            raise self._timed_out(request)
+            raise self._timed_out(request, timeout)
         # No call here: an interruption at its start would leave a lock held that no caller knows of.
         return hold
 
@@ -254,7 +254,7 @@ class TaskClaimable(Claimable[AsyncRunner, TaskHoldT], TaskEnterable[TaskHoldT])
                     await runner.run(self._undo_steps(request.state, count))
             raise
         if hold is None and enter is not None:
-            raise self._timed_out(request)
+            raise self._timed_out(request, timeout)
         return hold
 
     async def __aenter__(self) -> TaskHoldT:

@@ -77,7 +77,8 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
 
     def _request(self, timeout: float | None, lease: float | None, count: int) -> AcquireRequest:
         request = super()._request(timeout, lease, count)
-        self._check_min_hold(lease)
+        if request.keys.hold not in request.owner.holds:
+            self._check_min_hold(lease)
         return request
 
     def _note_success(self, state: HoldState, count: int) -> None:

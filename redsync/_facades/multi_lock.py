@@ -150,7 +150,7 @@ class AnyMultiLock(Enterable[RunnerT_co, MultiHoldT], Generic[RunnerT_co, LockT,
                     if part.lost:
                         part.check()
                 if state is None:
-                    raise AcquireTimeout(lock.name, timeout or 0.0)
+                    raise lock._timed_out(request, timeout)
             hold = self._HOLD(won())
             for part in hold._holds:
                 part._state.task = part._state.task or task
