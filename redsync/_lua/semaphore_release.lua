@@ -1,5 +1,6 @@
--- Purpose: release a permit, or some of its slots, and wake the waiters that now fit in. The call names the slots that
--- remain, not those to subtract. Idempotent: a permit that is not there is not created.
+-- Purpose: release a permit, or some of its slots, and wake the waiters that now fit in; or take a success from a rate
+-- limiter, by force. The call names the slots that remain, not those to subtract. Idempotent: a permit that is not there
+-- is not created.
 -- KEYS[1] claim: zset permit -> expiry, ms   KEYS[2] queue: zset owner -> ticket
 -- KEYS[3] places: hash owner -> "expiry wants channel"   KEYS[4] slots: hash permit -> "slot,slot"
 -- KEYS[5] taken: bit map   KEYS[6] limit: "version permits"
@@ -32,5 +33,6 @@ elseif mine then
   end
 end
 tidy()
+pass_on()
 wake_next()
 return mine and 1 or 0

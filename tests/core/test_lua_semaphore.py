@@ -673,7 +673,7 @@ def test_earlier_ask_that_comes_late_ends_no_permit_sooner(sem, exact):
     assert LEASE + 300 < sem.left(A) <= LEASE + 500
 
 
-@pytest.mark.parametrize("end", ["roll back", "ask for other slots", "be refused", "expire"])
+@pytest.mark.parametrize("end", ["roll back", "be released by force", "ask for other slots", "be refused", "expire"])
 @pytest.mark.parametrize("has", [0, 1])
 def test_success_gets_its_slot_as_soon_as_no_other_has_it(sem, has, end):
     """Else it would look free on this node alone, and mislead each asker until the window ends."""
@@ -685,6 +685,8 @@ def test_success_gets_its_slot_as_soon_as_no_other_has_it(sem, has, end):
     assert sem.is_sound()
     if end == "roll back":
         sem.abandon(B)
+    elif end == "be released by force":
+        assert sem.release(B) == 1
     elif end == "ask for other slots":
         assert sem.ask(B, exact=b"2") == b"2"
     elif end == "be refused":
