@@ -275,6 +275,19 @@ def test_retry_after_counts_waiters(limiter):
     assert limiter.retry_after(*looks) == pytest.approx(0.202 + limiter.rates[0].window.longest_pause(1.0, 1 / 3))
 
 
+def test_retry_after_asks_for_as_many_slots_as_many_waiters_will_take(make_toy):
+    limiter = Limiter(toy := make_toy(3, random=0.0), rate=88)
+
+    def all_list(count):
+        holders = [[b"c:%d" % slot, b"%d" % slot, 100 + slot, b""] for slot in range(count)]
+        return LOOK, toy.all_say([0, 88, b"\xff" * 11, holders, 1_000_000, 80, 1_700_000_000_000])
+
+    steps = protocol.retry_after(toy.session, limiter.rates, toy.new_owner(), 1)
+    pause = limiter.rates[0].window.longest_pause(1.0, 80 / 88)
+    assert toy.play(steps, all_list(65), all_list(88)) == pytest.approx(0.18 * 1.01 + pause)
+    assert [ask.command.args[0] for ask in toy.asked] == [65, 145]
+
+
 @pytest.mark.parametrize("present", [b"", b"1"])
 def test_retry_after_knows_that_a_slot_is_due_to_a_success_that_has_it_on_other_nodes(limiter, present):
     """A node passes it on: it is free there when that success has run out as well."""
