@@ -251,7 +251,8 @@ def wait_open(session: Session, latch: Latch, owner: Owner, timeout: float | Non
             now, state = tally.at, latch.known
             if tally.won:
                 opened = state.count == 0 or state.generation > awaited
-                awaited = min(awaited, state.generation)
+                known = opened or agree(tally, LatchState(state.generation))
+                awaited = min(awaited, state.generation if known else math.inf)
                 session.answered = True
                 if opened and not agree(tally, state):
                     # Write that back at once, even after the deadline: the latch was seen open.
@@ -278,7 +279,9 @@ def wait_open(session: Session, latch: Latch, owner: Owner, timeout: float | Non
             else:
                 yield from session.queues.leave_queues(caller.place, RETRIES)
                 outage_since = math.inf
-                until = min(deadline, now + 0.5 + session.random())
+                # At once if too few nodes know the setting: the next exchange writes it back before others replace it.
+                pause = 0.5 + session.random() if awaited < math.inf else 0.0
+                until = min(deadline, now + pause)
                 now = (yield from wait(Wait(until, caller.wake_key, session.quorum, _GRACE))).at
     finally:
         try:

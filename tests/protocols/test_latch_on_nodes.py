@@ -21,6 +21,24 @@ def test_setting_that_only_a_minority_knows_counts_once_it_is_seen(world, ada, b
     assert bob.count() == 9
 
 
+def test_waiter_that_finds_a_setting_on_a_minority_of_nodes_is_not_released_by_another_setter(world, ada, bob):
+    with pytest.raises(QuorumError):
+        ada.set(9, *[{A, B, C}] * 3, {A})
+    waiter = LatchCaller(world)
+    steps = world.play(wait_open(waiter.session, waiter.latch, waiter.owner, None, world.now))
+    world.fate = lambda _, node: "lost" if node == C else "ok"
+    until = world.now + 0.2
+    while world.now < until:
+        next(steps)
+    assert bob.set(2, *[{B, C}] * 4) is False
+    assert bob.count() == 9
+    bob.down(n=8)
+    for _ in range(4):
+        next(steps)
+    bob.down()
+    assert finish(steps) is True
+
+
 def test_two_simultaneous_setters_set_it_once(world, ada, bob):
     playing = [world.play(set_count(each.session, each.latch, each.owner, 2, world.now)) for each in (ada, bob)]
     results = []
