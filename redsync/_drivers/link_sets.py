@@ -474,12 +474,8 @@ class AnyLinkSet(ABC):
         """End all connections; if an exception struck in the middle of something, not `orderly`."""
         self.closed = True
         for link in list(self.links):
-            if link is None:
-                continue
-            if orderly and link.pending and (behind := self._shared.releases.behind(link)):
-                # The node still gets the bytes that were written.
-                self.send_to(link.index, behind, self._clock())
-            self.discard(link, reason, orderly=orderly)
+            if link is not None:
+                self.discard(link, reason, orderly=orderly)
 
 
 class LinkSet(AnyLinkSet):

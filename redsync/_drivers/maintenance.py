@@ -81,8 +81,6 @@ class Maintenance(AnyMaintenance[LinkSet]):
 
     Attributes:
         pool: The sets that callers borrow.
-        on_stopped: Called by the thread when the client is closed, or was dropped.
-        is_dropped: Tells whether the application has dropped the client.
         begun: Set once the first connections are made, or enough time has passed.
     """
 
@@ -100,8 +98,6 @@ class Maintenance(AnyMaintenance[LinkSet]):
         self._ended: Final = SafeEvent()
         self._finished = False
         self._swept_at = 0.0
-        self.on_stopped: Callable[[], object] = lambda: None
-        self.is_dropped: Callable[[], bool] = lambda: False
         self._inbox: Final[deque[Callable[[], object]]] = deque()  # Other threads append.
 
     # Called by other threads; none of these blocks.
@@ -182,9 +178,9 @@ class Maintenance(AnyMaintenance[LinkSet]):
 
     # Life.
 
-    def start(self, watch: Callable[[], object]) -> None:
+    def start(self) -> None:
         """Start the thread."""
-        self._thread = threading.Thread(target=self._main, args=(watch,), name="redsync-maintenance", daemon=True)
+        self._thread = threading.Thread(target=self._main, name="redsync-maintenance", daemon=True)
         for each in self._polls:
             threading.Thread(target=self._poll, args=(each,), name=each.name, daemon=True).start()
         self._thread.start()
@@ -208,17 +204,17 @@ class Maintenance(AnyMaintenance[LinkSet]):
         """Return True in the maintenance's own thread."""
         return threading.get_ident() == self._ident
 
-    def _main(self, watch: Callable[[], object]) -> None:
-        self._ident = threading.get_ident()
+    def _main(self) -> None:
+        self._ident, life = threading.get_ident(), self._life
         while True:
             try:
                 if not self.begun.is_set():
                     self._do(self.beginning())
                     self.begun.set()
-                watch()
+                life.runner.watch(life, self)
             except Stopped:
                 try:
-                    self.on_stopped()
+                    life.runner.leave(life, self)
                 finally:
                     self._finish()
                 return
@@ -233,7 +229,7 @@ class Maintenance(AnyMaintenance[LinkSet]):
                 time.sleep(PAUSE_AFTER_FAILURE)
 
     def _require_running(self) -> None:
-        if self._stopping or self.is_dropped():
+        if self._stopping or self._life.runner.client() is None:
             raise Stopped
 
     def sleep(self, until: float) -> None:
@@ -366,7 +362,7 @@ class Maintenance(AnyMaintenance[LinkSet]):
     # The end.
 
     def stop(self) -> None:
-        """Let the thread call `on_stopped` and end all connections; without a thread, end them here."""
+        """Let the thread close the client and end all connections; without a thread, end them here."""
         self._stopping = True
         self.wake()
         # A thread can't be joined if it did not start: there were no more threads, or an interruption came first.

@@ -14,8 +14,8 @@ back.
 **Order across sets.** A link has an order, and two links have none between them. If an owner asks over one set and
 releases over another, a node that has not answered the ask yet may execute it behind the release, and would keep a
 claim that has ended. So such a node gets the release again, as a pending one (`keep_behind`). A pending release waits
-until the node has answered, over every set, the commands that it must follow. If a set ends before that, it sends the
-release first. Exclusion does not depend on it: each claim has a number.
+until the node has answered, over every set, the commands that it must follow. If the client is closed before that, the
+claim stays there until its lease ends. Exclusion does not depend on it: each claim has a number.
 
 A node that runs a slow script (BUSY), loads its data, or is out of memory refuses releases too. It gets them again
 after a pause; a connection to it that has just been made ends the pause.
@@ -35,7 +35,6 @@ from redsync._drivers.requests import Request
 
 if TYPE_CHECKING:
     from redsync._drivers.link_sets import AnyLinkSet, Shared
-    from redsync._drivers.links import AnyLink
 
 __all__ = ["PendingReleases", "is_refused", "keep_behind"]
 
@@ -135,12 +134,6 @@ class PendingReleases:
                 for request in due
                 if not any(other.number < request.number and other.concerns(request) for other in before)
             ]
-
-    def behind(self, link: AnyLink) -> list[Request]:
-        """Return those that follow a command without an answer over that link, in order."""
-        with self._mutex:
-            ours = [request for request in self.of_node[link.index].requests.values() if link.owes(request)]
-            return sorted(ours, key=attrgetter("number"))
 
     def note_sent(self, index: int, requests: Iterable[Request]) -> None:
         """Forget requests that are under way over a link; `refuse` or `add` brings them back."""

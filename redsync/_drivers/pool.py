@@ -106,10 +106,7 @@ class Pool:
 
     def take_back(self, borrowed: list[LinkSet]) -> None:
         """Take the set in that list back, for another thread."""
-        if borrowed[0].closed:
-            self.throw_away(borrowed)
-        else:
-            self._return(borrowed, self._free.append)
+        self._return(borrowed, self._free.append)
 
     def _return(self, borrowed: list[LinkSet], put: Callable[[LinkSet], None]) -> None:
         put(borrowed.pop())

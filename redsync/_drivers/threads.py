@@ -143,10 +143,8 @@ class Life(AnyLife):
         on_invalidated = partial(maintenance.post, maintenance.end_torn)
         self.pool = maintenance.pool = Pool(self, maintenance.connect, on_invalidated, runner.max_connections)
         self.releases.others = self.pool.sets
-        maintenance.is_dropped = lambda: runner.client() is None
-        maintenance.on_stopped = partial(runner.leave, self, maintenance)
         try:
-            maintenance.start(partial(runner.watch, self, maintenance))
+            maintenance.start()
             self.maintenance = maintenance
             runner.require_open()  # Again: a thread that closed the client meanwhile found nothing to stop.
         except BaseException:

@@ -182,18 +182,6 @@ def test_unanswered_command_keeps_back_nothing_that_need_not_follow_it(desk, set
     assert desk.releases.due(1, desk.now) == [other]
 
 
-def test_set_that_ends_in_order_sends_what_must_follow_its_commands(desk, sets, own):
-    """Its ask may still reach the node, and the maintenance may not get to deliver anything more."""
-    (first, second, _), fars = sets
-    ask(desk, first, fars, silent=[1])
-    keep_behind(release(desk), second, desk, own)
-    desk.releases.add(1, [release(desk, b"another", key=b"another lock")])
-    for far in fars:
-        far.take()
-    first.end("the client was closed", orderly=True)
-    assert [far.last_words() for far in fars] == [[], [b"claim"], []]
-
-
 def test_release_over_the_same_set_or_of_another_lock_is_not_kept(desk, sets, own):
     (first, second, _), fars = sets
     ask(desk, first, fars, silent=[1])

@@ -171,16 +171,6 @@ def test_set_thrown_away_is_left_to_the_maintenance_and_never_lent_again(lender)
         lender.give_back(each)
 
 
-def test_set_that_ended_is_not_lent_again(lender):
-    link_set = lender.borrow()
-    link_set.end("broken", orderly=False)
-    lender.give_back(link_set)
-    other = lender.borrow()
-    assert other is not link_set
-    assert lender.end_torn() == 1
-    lender.give_back(other)
-
-
 def test_dropped_set_makes_room_for_another(make_lender):
     """An exception has ended the frame that had borrowed it."""
     lender = make_lender(1)

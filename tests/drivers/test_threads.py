@@ -220,8 +220,8 @@ def test_client_closed_while_its_thread_starts_leaves_no_thread(nodes, monkeypat
     """Another thread of a fork's child may close it then, and finds no thread to end."""
     start, started = Maintenance.start, []
 
-    def start_and_close(maintenance, watch):
-        start(maintenance, watch)
+    def start_and_close(maintenance):
+        start(maintenance)
         started.append(maintenance)
         with ThreadPoolExecutor(1) as other:
             other.submit(client.close).result()
