@@ -486,10 +486,8 @@ class LinkSet(AnyLinkSet):
         used_at: The instant at which it was last returned.
     """
 
-    _on_dropped: Callable[[LinkSet], None] | None = None
-
-    def __init__(self, shared: Shared, on_dropped: Callable[[LinkSet], None] | None = None) -> None:
-        """Make a set without links; `on_dropped` gets it if all references to it were dropped before its end."""
+    def __init__(self, shared: Shared) -> None:
+        """Make a set without links."""
         if os.getpid() != shared.process:
             raise forked()  # A call of the parent, which its handler forked.
         super().__init__(shared, select.poll() if hasattr(select, "poll") else _Select())
@@ -499,13 +497,6 @@ class LinkSet(AnyLinkSet):
         self.retry_at: Final = [0.0] * len(shared.nodes)
         self.used_at = 0.0
         self._watched: int | None = None
-        # Last: a set whose making was interrupted has nothing to end.
-        self._on_dropped = on_dropped
-
-    def __del__(self) -> None:
-        # An exception may have dropped the frame that had borrowed it.
-        if self._on_dropped is not None and not self.closed:
-            self._on_dropped(self)
 
     # Which links it has.
 

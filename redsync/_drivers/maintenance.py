@@ -350,9 +350,13 @@ class Maintenance(AnyMaintenance[LinkSet]):
             if not self.pool.borrow_rested(sets):
                 break
             link_set = sets[0]
-            link_set.take_arrivals()
-            link_set.read(0.0)
-            link_set.look(now)
+            try:
+                link_set.take_arrivals()
+                link_set.read(0.0)
+                link_set.look(now)
+            except BaseException:
+                self.pool.throw_away(sets)
+                raise
             if now - link_set.used_at > _KEPT_IDLE and len(self.pool) > 1:
                 link_set.end("it was idle", orderly=True)
                 self.pool.note_ended(link_set)

@@ -4,17 +4,14 @@ A thread borrows a set for its rounds, and returns it before it sleeps or calls 
 only as many sets as threads are inside a round. The pool lends the set that was returned last, and makes new ones up to
 its limit. No thread waits for a set: if no free one is connected, the maintenance carries the round, over its own set.
 
-A set that was thrown away, or dropped by an exception in any frame, comes to `invalidated`: the maintenance ends it.
+A set that was thrown away comes to `invalidated`: the maintenance ends it.
 
 **A set is in one list at a time**: the free ones, a borrower's, or the invalidated ones. It moves from list to list in
-one expression. So wherever an exception strikes, the set is in one of them, or nothing refers to it and it comes to
-`invalidated`. It would not, while other code keeps the exception, if only a local variable of an interrupted frame
-referred to it.
+one call of C. So wherever an exception strikes, the set is in one of them.
 """
 
 from __future__ import annotations
 
-import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -27,6 +24,9 @@ __all__ = ["Pool"]
 
 _LONG_IDLE: Final = 0.01
 """Seconds of rest after which a set looks for connections that have ended before it is used."""
+
+_LAST, _FIRST = (-1,), (0,)
+"""Positions in a list from which to take a set."""
 
 
 class Pool:
@@ -58,9 +58,8 @@ class Pool:
         self._clock: Final = shared.clock
         self._limit: Final = limit
         self._quorum: Final = len(shared.nodes) // 2 + 1
-        self._free: Final[deque[LinkSet]] = deque()
-        # By identity. A plain reference: a weak set's callback would swallow the exception of a signal's handler.
-        self._alive: Final[dict[int, weakref.ref[LinkSet]]] = {}
+        self._free: Final[list[LinkSet]] = []
+        self._alive: Final[set[LinkSet]] = set()
         self._closed = self.is_swept = False
         self.invalidated: Final[deque[LinkSet]] = deque()
 
@@ -73,61 +72,64 @@ class Pool:
         Without such a set the list stays empty, and a new one is made, up to the limit, for a later call.
         """
         try:
-            into.append(self._free.pop())
-        except IndexError:
-            with self._shared.mutex:
-                if not (self._closed or self.is_swept) and len(self._alive) < self._limit:
-                    into.append(LinkSet(self._shared, self._drop))
-                    into[0].used_at = self._clock()
-                    self._alive[id(into[0])] = weakref.ref(into[0])
-        if into:
-            self._prepare(into)
-
-    def _prepare(self, into: list[LinkSet]) -> None:
-        """Bring a set up to date; put it back, behind the others, if it is being connected, or has no quorum."""
-        link_set, now = into[0], self._clock()
-        try:
-            if link_set.connecting:
-                link_set.take_arrivals()
-            if now - link_set.used_at > _LONG_IDLE:
-                link_set.read(0.0)  # late replies,
-                link_set.read(0.0)  # and the ends of connections behind them
-            if None in link_set.links:
-                if missing := link_set.missing(now):
-                    self._connect(link_set, missing)
-                # The maintenance may have the links that this one lacks: a vote too few can cost a caller the lock.
-                if link_set.connecting or link_set.links.count(None) > len(link_set.links) - self._quorum:
-                    self._return(into, self._free.appendleft)
-                    return
-            link_set.used_at = now
+            if not self._take(_LAST, into):
+                with self._shared.mutex:
+                    if not (self._closed or self.is_swept) and len(self._alive) < self._limit:
+                        into.append(LinkSet(self._shared))
+                        into[0].used_at = self._clock()
+                        self._alive.add(into[0])
+            if into:
+                self._prepare(into)
         except BaseException:
             self.throw_away(into)
             raise
 
+    def _take(self, position: tuple[int], into: list[LinkSet]) -> bool:
+        """Move the free set at that position to a list; return False if there is none."""
+        try:
+            into.extend(map(self._free.pop, position))
+        except IndexError:
+            return False
+        return True
+
+    def _prepare(self, into: list[LinkSet]) -> None:
+        """Bring a set up to date; put it back, behind the others, if it is being connected, or has no quorum."""
+        link_set, now = into[0], self._clock()
+        if link_set.connecting:
+            link_set.take_arrivals()
+        if now - link_set.used_at > _LONG_IDLE:
+            link_set.read(0.0)  # late replies,
+            link_set.read(0.0)  # and the ends of connections behind them
+        if None in link_set.links:
+            if missing := link_set.missing(now):
+                self._connect(link_set, missing)
+            # The maintenance may have the links that this one lacks: a vote too few can cost a caller the lock.
+            if link_set.connecting or link_set.links.count(None) > len(link_set.links) - self._quorum:
+                self._free[:0] = map(into.pop, _LAST)
+                self._after_return()
+                return
+        link_set.used_at = now
+
     def take_back(self, borrowed: list[LinkSet]) -> None:
         """Take the set in that list back, for another thread."""
-        self._return(borrowed, self._free.append)
+        self._free.extend(map(borrowed.pop, _LAST))
+        self._after_return()
 
-    def _return(self, borrowed: list[LinkSet], put: Callable[[LinkSet], None]) -> None:
-        put(borrowed.pop())
-        if self._closed:  # Only now: a handler may close the client before any step here.
+    def _after_return(self) -> None:
+        if self._closed:  # Only now: a handler may close the client before any step of a return.
             with expected(IndexError):  # `close` took it.
-                self.invalidated.append(self._free.pop())
+                self.invalidated.extend(map(self._free.pop, _LAST))
             self._on_invalidated()
 
     def throw_away(self, borrowed: list[LinkSet]) -> None:
         """Take the set in that list, if there is one, to be ended: an exception struck in it."""
         if borrowed:
-            self.invalidated.append(borrowed.pop())
+            self.invalidated.extend(map(borrowed.pop, _LAST))
             self._on_invalidated()
 
     def note_ended(self, link_set: LinkSet) -> None:
         """Record that a set's connections have ended: there is room for another."""
-        self._alive.pop(id(link_set), None)
-
-    def _drop(self, link_set: LinkSet) -> None:
-        self.invalidated.append(link_set)
-        self._on_invalidated()
+        self._alive.discard(link_set)
 
     # For the maintenance.
 
@@ -137,21 +139,16 @@ class Pool:
 
     def sets(self) -> Sequence[LinkSet]:
         """Return all sets, even those that are borrowed."""
-        return [link_set for known in list(self._alive.values()) if (link_set := known()) is not None]
+        return list(self._alive)
 
     def borrow_rested(self, into: list[LinkSet]) -> bool:
         """Lend the free set that has rested longest, as it is; return False if there is none."""
-        try:
-            into.append(self._free.popleft())
-        except IndexError:
-            return False
-        return True
+        return self._take(_FIRST, into)
 
     def close(self) -> list[LinkSet]:
         """Lend no more sets, and return the free ones."""
         self._closed = True
         free: list[LinkSet] = []
-        with expected(IndexError):
-            while True:  # Other threads may still return sets: each goes to one of us.
-                free.append(self._free.popleft())
+        while self._take(_FIRST, free):  # Other threads may still return sets: each goes to one of us.
+            pass
         return free

@@ -352,7 +352,9 @@ class ThreadRunner(AnyRunner[Life]):
                 # Only now: a client that closes before that would throw the set away.
                 life.active.pop(call, None)
             finally:
-                # Again, for an exception that struck before the first time: the call would stay there.
+                # Again, for an exception that struck before the first time: nothing else would return the set.
+                if call.sets:
+                    call.throw_away()
                 life.active.pop(call, None)
         life.require_process()  # Its last reply may have been the parent's.
         return result

@@ -136,7 +136,6 @@ class Desk(StandIn):
     Attributes:
         now: The instant that the clock shows.
         step: The time that passes with each look at the clock.
-        dropped: Sets to which all references were dropped.
     """
 
     def __init__(self, nodes=3):
@@ -147,7 +146,6 @@ class Desk(StandIn):
         for node in self.nodes:
             node.connected = True
             node.info = NodeInfo("process", "redis 7.0.0", 1e6)
-        self.dropped = []
         self._ends = []
 
     def look_at_clock(self):
@@ -160,7 +158,7 @@ class Desk(StandIn):
 
     def make_set(self):
         """Return a set without links."""
-        return LinkSet(self, self.dropped.append)
+        return LinkSet(self)
 
     def link(self, index, connection_id=None):
         """Return a new link to a node, and its far end."""
