@@ -26,6 +26,7 @@ __all__ = [
     "release",
     "rollback",
     "rollback_of",
+    "tell_rest",
     "wait_end",
     "wake_end_waiters",
     "what_of",
@@ -169,8 +170,8 @@ def _release(
             state.forget_callback(on_lost)
         if state.lost is not None:
             raise _lost(state)
-        command, timeout = state.count_command(), session.timing.round_timeout(state.lease)
-        if state.count and state.kind.is_threads:
+        command, count = state.count_command(), state.count
+        if count and state.kind.is_threads:
             yield from tell(Tell(command, state.owner))  # for people to read
             return
         tally = yield from broadcast(
@@ -178,7 +179,7 @@ def _release(
                 command=command,
                 owner=state.owner,
                 parse=had,
-                timeout=timeout,
+                timeout=session.timing.round_timeout(state.lease),
                 deliver_to=state.may_keep,
                 decide=thoroughly,
             )
@@ -189,7 +190,7 @@ def _release(
     finally:
         if state.end_waiters:
             yield from wake_end_waiters(state)
-    if tally.verdict is not _WON:
+    if tally.verdict is not _WON and state.count == count:  # else another release may have come first
         yield from _accept_minority(state, tally)
 
 
@@ -213,7 +214,7 @@ def _keep(session: Session, state: HoldState, now: float, on_lost: Callable[[Hol
             state.count -= count
             state.released += count
             state.forget_callback(on_lost)
-            yield from tell(Tell(state.count_command(), state.owner))
+            yield from tell_rest(state)
         else:
             yield from _leave(session, state)
         raise
@@ -230,10 +231,18 @@ def _break_off(session: Session, state: HoldState, error: BaseException) -> Step
     """End a release that raised an error."""
     if isinstance(error, LeaseLostError) and state.lost is not None:
         return  # its own error: the loss has ended the claim
-    # Interrupted, perhaps before a byte was sent: renewals end, so the nodes must not keep anything.
-    if not state.count:
+    # Interrupted, perhaps before a byte was sent.
+    if state.count:
+        yield from tell_rest(state)
+    else:
+        # Renewals end, so the nodes must not keep anything.
         session.holds.remove(state)
         yield from tell(rollback_of(state, leave=True))
+
+
+def tell_rest(state: HoldState) -> Steps[None]:
+    """Tell nodes what remains of a hold, without waiting; those that may keep it learn it in any case."""
+    yield from tell(Tell(state.count_command(), state.owner, state.may_keep))
 
 
 def _accept_minority(state: HoldState, tally: Tally) -> Steps[None]:

@@ -35,7 +35,7 @@ from redsync._core.timing import milliseconds
 from redsync._protocols.acquiring import acquire_new
 from redsync._protocols.answers import WRONG_TYPE, Refusal, ask_all, no_quorum, type_error
 from redsync._protocols.claims import AcquireRequest
-from redsync._protocols.holding import give_back, release
+from redsync._protocols.holding import give_back, release, tell_rest
 from redsync._protocols.shrinking import first_in, read_bits
 from redsync._protocols.slot_claims import SlotClaim
 from redsync.exceptions import LeaseLostError, OverReleaseError
@@ -114,16 +114,18 @@ def release_latest(session: Session, pool: Pool, count: int, now: float) -> Step
             state.count -= share
             if not state.count and state.valid(now):
                 session.holds.remove(state)  # Nothing is left to renew.
+        rests = {state: state.count for state, _ in chosen}
         while chosen:
             state, _ = chosen.pop(0)
+            if state.count < rests[state]:
+                continue  # Another release tells the nodes what remains, as it counts this one, too.
             try:
                 yield from release(session, state, now, 0)
             except LeaseLostError as error:
                 loss = error
     except BaseException:
         for left, _ in chosen:
-            if not left.count:
-                yield from give_back(session, left)
+            yield from tell_rest(left) if left.count else give_back(session, left)
         raise
     if loss is not None:
         raise loss

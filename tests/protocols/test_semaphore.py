@@ -194,6 +194,17 @@ def test_permits_of_a_release_under_way_can_not_be_released_again(toy, pool, tak
             steps.send(None)
 
 
+@pytest.mark.parametrize("later", [[], [2]], ids=["as it is under way", "before it is sent"])
+def test_release_that_another_one_of_the_same_permit_overtakes_is_no_loss(toy, pool, take, later):
+    permit = take(0, 1)
+    for slot in later:
+        take(slot)
+    overtaken = toy.all_say(1 if later else 0, meanwhile=lambda: toy.give_back(permit))
+    steps = release_latest(toy.session, pool, 1 + len(later), toy.now)
+    toy.play(steps, ("ask semaphore_release", overtaken))
+    assert (permit.count, permit.lost, toy.events) == (0, None, [])
+
+
 def test_release_interrupted_before_it_asks_gives_back_what_it_took(toy, pool, take, monkeypatch):
     first, second = take(0), take(1)
     remove, strikes = toy.session.holds.remove, [KeyboardInterrupt]
@@ -205,19 +216,29 @@ def test_release_interrupted_before_it_asks_gives_back_what_it_took(toy, pool, t
 
     monkeypatch.setattr(toy.session.holds, "remove", remove_interrupted)
     with pytest.raises(KeyboardInterrupt):
-        toy.play(release_latest(toy.session, pool, 2, toy.now), "tell semaphore_release")
+        toy.play(release_latest(toy.session, pool, 2, toy.now), *["tell semaphore_release"] * 2)
     assert (first.count, first.live, second.live) == (1, True, False)
 
 
-@pytest.mark.parametrize("rest", [[], [(2, True)]], ids=["of single permits", "of a permit for three"])
-def test_interrupted_release_ends_all_that_it_was_to_release_without_waiting(toy, pool, take, rest):
+@pytest.mark.parametrize("left", [0, 2], ids=["of single permits", "of a permit for three"])
+def test_interrupted_release_ends_all_that_it_was_to_release_without_waiting(toy, pool, take, left):
     """Of a permit for several it leaves the rest."""
-    earlier, _ = take(*range(3 if rest else 1)), take(3)
+    earlier, _ = take(*range(1 + left)), take(3)
     steps = release_latest(toy.session, pool, 2, toy.now)
-    after = ["tell semaphore_abandon, leave", *["tell semaphore_release"] * (not rest)]
+    after = ["tell semaphore_abandon, leave", "tell semaphore_release"]
     assert toy.interrupt(steps, [("ask semaphore_release", None)], 0) == after
-    assert [(state.count, state.live) for state in toy.session.holds] == rest
-    assert list(toy.session.holds) == [earlier] * len(rest)
+    assert [(state.count, state.live) for state in toy.session.holds] == [(left, True)] * (left > 0)
+    assert toy.told[-1].command.args[:2] == (earlier.claim, left)
+    assert toy.told[-1].deliver_to == 0b11111
+
+
+def test_interrupted_release_of_a_part_of_a_permit_reaches_the_nodes_all_the_same(toy, pool, take):
+    permit = take(0, 1)
+    steps = release_latest(toy.session, pool, 1, toy.now)
+    assert toy.interrupt(steps, [("ask semaphore_release", None)], 0) == ["tell semaphore_release"]
+    assert toy.told[-1].command == toy.asked[-1].command
+    assert toy.told[-1].deliver_to == 0b11111
+    assert list(toy.session.holds) == [permit]
 
 
 # Renewal.
