@@ -211,10 +211,6 @@ class HoldState:
         """
         raise ValueError(f"a {self.kind.label} has no limit, and a node told {limit!r:.80}")
 
-    def lengthen(self, valid_until: float) -> None:
-        """Believe until that instant, if it is later than before and within `ends_at`."""
-        self.valid_until = max(self.valid_until, min(valid_until, self.ends_at))
-
     @property
     def batch(self) -> Hashable:
         """The same for all holds that one command can renew."""

@@ -55,9 +55,6 @@ class LocalQueues:
         self._queues: Final[dict[Hashable, OrderedDict[bytes, None]]] = {}
         self.without_quorum: Final[dict[Hashable, float]] = {}
 
-    def __len__(self) -> int:
-        return len(self._queues)
-
     def enter(self, queue: Hashable, waiter: bytes) -> bool:
         """Join the end of a queue; return whether the waiter may ask at once."""
         waiters = self._queues.get(queue)

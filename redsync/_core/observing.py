@@ -3,8 +3,8 @@
 Ordinary listeners get an *event* when something goes wrong: a frozen value, safe to keep and to hand to other threads.
 An *observer* also learns of each acquire, hold, renewal and reply. That is a lot, so the rules are strict:
 
-* A client without observers builds no reports: protocols look at `Session.observed` first, or at the request's record.
-* Protocols write into plain records (`AcquireRecord`), or yield `Notify`. So no observer runs inside a protocol's step.
+* A client without observers builds no reports: protocols look at `Session.observed` first.
+* Protocols note the steps of an acquire (`Session.note`), or yield `Notify`. So no observer runs inside their steps.
 * Drivers append each round to a deque of the `ObserverSubscription`: that is atomic, needs no lock, and runs no foreign
   code.
 """
@@ -116,7 +116,7 @@ class AcquireRecord:
         limit: The semaphore's number of permits; None for other kinds.
         started: The instant at which it began, in seconds on the driver's clock.
         steps: The first `_MOST_STEPS` of its steps.
-        counts: The number of steps of each kind, by `Step.what`.
+        counts: How often each step was noted, by `Step.what`; "waiting": how often it waited without a place.
     """
 
     def __init__(self, name: str | bytes, kind: str, *, wanted: int, limit: int | None, started: float) -> None:
@@ -129,9 +129,9 @@ class AcquireRecord:
         self.counts: dict[str, int] = {}
 
     def note(self, what: str, at: float, tally: Tally | None = None) -> None:
-        """Record a step; `tally`: the votes of a round."""
-        self.counts[what] = self.counts.get(what, 0) + 1
-        if len(self.steps) < _MOST_STEPS:
+        """Record a step, "queued" once; or "waiting", which only counts. `tally`: the votes of a round."""
+        count = self.counts[what] = self.counts.get(what, 0) + 1
+        if what != "waiting" and (what != "queued" or count == 1) and len(self.steps) < _MOST_STEPS:
             votes = None if tally is None else (tally.granted, tally.refused, tally.failed)
             self.steps.append(Step(what, at, votes))
 

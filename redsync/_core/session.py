@@ -18,7 +18,7 @@ from redsync._core.latches import Arrivals
 from redsync._core.local_queues import LocalQueues
 from redsync._core.memory import Processes
 from redsync._core.observing import AcquireRecord
-from redsync._core.quorum import quorum_of
+from redsync._core.quorum import Tally, quorum_of
 from redsync._core.timing import Timing
 
 __all__ = ["AnyHost", "AnyRunner", "AsyncRunner", "Runner", "Scope", "Session"]
@@ -47,7 +47,7 @@ class Session:
         processes: The server processes to which this client is connected.
         queues: Where this client's waiters wait in the process.
         observed: True if an observer wants everything, see `observing`.
-        waiting: The acquires that wait for others now, if they are observed.
+        records: The records of the acquires under way that are observed, by their requests.
         contended: The keys of locks whose latest acquire met others: the next one asks for a place with its first try,
             because most likely it has to wait too. If not, it has only sent a longer command.
         answered: True once a quorum of nodes has answered an acquire or a wait.
@@ -67,7 +67,7 @@ class Session:
     claims: Iterator[int] = field(default_factory=lambda: count(1))
     arrivals: dict[bytes, Arrivals] = field(default_factory=dict)
     queues: LocalQueues = field(default_factory=LocalQueues)
-    waiting: set[AcquireRecord] = field(default_factory=set)
+    records: dict[object, AcquireRecord] = field(default_factory=dict)
     contended: set[bytes] = field(default_factory=set)
     answered: bool = False
 
@@ -78,6 +78,11 @@ class Session:
     def all_nodes(self) -> int:
         """Bit set of all nodes."""
         return (1 << self.nodes) - 1
+
+    def note(self, request: object, what: str, at: float, tally: Tally | None = None) -> None:
+        """Record a step of an acquire, if it is observed, see `AcquireRecord.note`."""
+        if (record := self.records.get(request)) is not None:
+            record.note(what, at, tally)
 
     def note_others(self, key: bytes, *, met: bool) -> None:
         """Record whether the latest acquire of a lock met others; a full table is emptied first."""

@@ -86,8 +86,7 @@ def acquire_new(claim: Claim, now: float) -> Steps[HoldState | None]:
         queue = request.keys.lock, request.lease
     try:
         if queue is not waiter and not queues.enter(queue, waiter):
-            if request.record is not None:
-                session.waiting.add(request.record)
+            session.note(request, "waiting", now)
             now = yield from queues.wait_turn(queue, waiter, now, deadline)
             if not queues.may_go(queue, waiter) and queue not in queues.without_quorum:
                 return None
@@ -106,12 +105,12 @@ def acquire_new(claim: Claim, now: float) -> Steps[HoldState | None]:
             raise
 
 
-def _compete(  # noqa: PLR0912, PLR0915  (each is one of the decisions above)
+def _compete(  # noqa: PLR0915  (each is one of the decisions above)
     claim: Claim, now: float, deadline: float, down_since: float, *, queue: Hashable, waiter: bytes
 ) -> Steps[HoldState | None]:
     """Ask until nodes grant the claim or hand it over, or until the deadline; `waiter` stands in the local `queue`."""
     session, request, claim_id = claim.session, claim.request, waiter
-    queues, record, policy = session.queues, request.record, claim.policy
+    queues, policy = session.queues, claim.policy
     # Bit sets of nodes: all ever asked, those asked since the last rollback, and of these those that may have granted.
     may_keep = asked = may_have_granted = tries = failures = 0
     owes = busy = False
@@ -162,10 +161,7 @@ def _compete(  # noqa: PLR0912, PLR0915  (each is one of the decisions above)
                 refusal = yield from named(session, request.keys, request.owner, refusal)
                 raise refusal or no_quorum(request.name, tally, request.kind.label, at=now)
             # Wait, then ask again.
-            if record is not None:
-                session.waiting.add(record)
-                if policy.taken and "queued" not in record.counts:
-                    record.note("queued", now)
+            session.note(request, "queued" if policy.taken else "waiting", now)
             failures = failures + 1 if without_quorum or claim.is_split(tally) else 0
             if without_quorum:
                 until = min(deadline, down_since + session.timing.outage_timeout)
@@ -174,8 +170,7 @@ def _compete(  # noqa: PLR0912, PLR0915  (each is one of the decisions above)
                 yield from queues.leave_queues(waiter, RETRIES)
                 now, until = yield from _wait_for_nodes(claim, tally, deadline, tries=tries, splits=failures)
                 if now < until:
-                    if record is not None:
-                        record.note("handed over", now)
+                    session.note(request, "handed over", now)
                     return claim.begin_hold(claim_id, since=now, valid_until=until, may_keep=may_keep)
             claim.begin()
     except BaseException:
@@ -190,8 +185,7 @@ def _ask(claim: Claim, claim_id: bytes, now: float, deadline: float) -> Steps[tu
 
     Returns the round, the instant at which its result was known, and the nodes that may keep what it asked for.
     """
-    request = claim.request
-    record = request.record
+    session, request = claim.session, claim.request
     command = claim.ask(claim_id, claim.policy.ask(now))
     ask = Broadcast(
         command=command,
@@ -205,11 +199,10 @@ def _ask(claim: Claim, claim_id: bytes, now: float, deadline: float) -> Steps[tu
     )
     tally = yield from broadcast(ask)
     now, sent = tally.at, tally.sent
-    if record is not None:
-        record.note("round", now, tally)
+    session.note(request, "round", now, tally)
     if tally.won and not claim.is_confirmed(tally):
         # Nodes that are absent now may get that; so must a rollback after it.
-        sent = claim.session.all_nodes
+        sent = session.all_nodes
         tally, now = yield from claim.confirm(tally, claim_id, partial(_round_time, claim, deadline))
     return tally, now, sent
 
@@ -227,11 +220,10 @@ def _wake_key(claim: Claim) -> bytes | None:
 
 def _asks_again(claim: Claim, tally: Tally, *, over: bool) -> bool:
     """Return whether to ask again at once: for longer, for other slots, or for a place in the queue."""
-    if tally.won:
-        return claim.asks_again_after_late_win(tally)
     if tally.without_quorum:
         return False
-    return claim.asks_again_after_loss(tally) or (not over and claim.may_queue(tally) and _queue(claim, tally))
+    may_queue = not (tally.won or over)
+    return claim.asks_again(tally) or (may_queue and claim.may_queue(tally) and _queue(claim, tally))
 
 
 def _queue(claim: Claim, tally: Tally) -> bool:
@@ -278,11 +270,10 @@ def _wait_for_nodes(
     Returns the instant, and until when a claim that nodes have handed over may be believed: 0.0 if they have not, or
     if too little of its time is left.
     """
-    session, record = claim.session, claim.request.record
+    session = claim.session
     random = session.random()
     if splits:
-        if record is not None:
-            record.note("split", tally.at)
+        session.note(claim.request, "split", tally.at)
         # From now on each try queues in the same step in which a node refuses it.
         _queue(claim, tally)
         usual = retry_delay(splits, random, longest=0.05)
@@ -291,8 +282,8 @@ def _wait_for_nodes(
     until = min(deadline, tally.at + claim.policy.pause(tries, random, usual))
     key = _wake_key(claim)
     wake = yield from wait(Wait(until, key, enough=session.quorum, grace=_GRACE, ask_id=claim.policy.ask_id))
-    if record is not None and wake.signals:
-        record.note("woken", wake.at)
+    if wake.signals:
+        session.note(claim.request, "woken", wake.at)
     valid_until = session.timing.valid_until(tally.sent_at, claim.policy.handed)
     enough_left = valid_until - wake.at > claim.least_left * (valid_until - tally.sent_at)
     return wake.at, valid_until if enough_left and wake.handed.bit_count() >= session.quorum else 0.0

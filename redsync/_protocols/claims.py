@@ -17,7 +17,6 @@ from redsync._core.client_records import is_ours, owner_of
 from redsync._core.effects import Steps
 from redsync._core.holds import HoldState, Owner
 from redsync._core.keys import LockKeys
-from redsync._core.observing import AcquireRecord
 from redsync._core.quorum import ReplyParser, Tally, Verdict
 from redsync._core.scripts import Arg, ClaimKind, Command
 from redsync._core.session import Session
@@ -67,7 +66,6 @@ class AcquireRequest:
         holds: The number of acquisitions to make at once.
         queue: Makes the policy by which the acquire waits for a lock that others hold, from its attributes.
         state: The hold that was acquired; None if there is none.
-        record: Where the acquire records its steps, for observers; None if it is not observed.
         holder: The owner that was in the way at the last try, as text; None if it is not known.
     """
 
@@ -82,7 +80,6 @@ class AcquireRequest:
     holds: int = 1
     queue: Callable[..., QueuePolicy] = FifoByArrival
     state: HoldState | None = None
-    record: AcquireRecord | None = None
     holder: str | None = None
 
     @property
@@ -210,12 +207,8 @@ class Claim:
         """Return the error to raise if the nodes' answers rule the claim out permanently, else None."""
         return type_error(self.request.name, tally)
 
-    def asks_again_after_late_win(self, tally: Tally) -> bool:  # noqa: ARG002
-        """Record a round that was won too late; return whether to ask for the same at once."""
-        return False
-
-    def asks_again_after_loss(self, tally: Tally) -> bool:  # noqa: ARG002
-        """Record a round that was not won; return whether to ask for something else at once."""
+    def asks_again(self, tally: Tally) -> bool:  # noqa: ARG002
+        """Record a round that was not won, or too late; return whether to ask for something else, or for longer."""
         return False
 
     def may_queue(self, tally: Tally) -> bool:

@@ -1,7 +1,7 @@
 """Observing: wrappers of the protocols that acquire and release; they report to observers.
 
 The wrapped protocols don't change. Nothing here runs for a client without observers. An observed acquire writes its
-steps into a record (`AcquireRequest.record`), and observers get the record when the acquire is over, whatever ended it.
+steps into a record (`Session.note`), and observers get the record when the acquire is over, whatever ended it.
 
 A report is a `Notify`: observers learn the instant from the driver, as a protocol has no clock.
 """
@@ -34,15 +34,15 @@ def observed(
 ) -> Steps[ResultT]:
     """Acquire, and report to observers; result and errors are those of `acquire`."""
     record = AcquireRecord(request.name, kind, wanted=request.holds, limit=limit, started=now)
-    request.record = record
+    session.records[request] = record
     try:
         result: Any = yield from acquire(session, request, now)
     except BaseException as error:
-        session.waiting.discard(record)
         outcome: Literal["no_quorum", "error"] = "no_quorum" if isinstance(error, QuorumError) else "error"
         yield from notify(AcquireEnded(record, outcome, None, type(error).__name__))
         raise
-    session.waiting.discard(record)
+    finally:
+        session.records.pop(request, None)
     hold = result if isinstance(result, HoldState) else None
     yield from notify(AcquireEnded(record, "won" if result else "busy", hold))
     return result  # type: ignore[no-any-return]

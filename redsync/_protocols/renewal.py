@@ -170,7 +170,8 @@ def _apply(
             lease = renewal.leases[state]
             if state.renewed:
                 state.renew_at = renew_at(tally.sent_at, lease)
-            state.lengthen(timing.valid_until(tally.sent_at, lease))
+            until = min(timing.valid_until(tally.sent_at, lease), state.ends_at)
+            state.valid_until = max(state.valid_until, until)
             confirmed.append(state)
         elif against > session.nodes - quorum:
             lost.append((state, f"{against} of {session.nodes} nodes no longer keep the claim"))

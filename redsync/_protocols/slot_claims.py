@@ -262,7 +262,9 @@ class SlotClaim(Claim):
     def _distance(self, slot: int) -> int:
         return (slot - self._start) % self._limit.permits
 
-    def asks_again_after_loss(self, tally: Tally) -> bool:
+    def asks_again(self, tally: Tally) -> bool:
+        if tally.won:
+            return False
         asked = tally.sent.bit_count()
         if self._is_outdated:
             # A grant counts only under the limit of its round.
@@ -500,8 +502,7 @@ class WindowClaim(SlotClaim):
         state.may_keep = session.all_nodes
         again = Broadcast(command, request.owner, self.parse, timeout_at(now), self.guard, decide=self.decide)
         tally = yield from broadcast(again)
-        if request.record is not None:
-            request.record.note("round", tally.at, tally)
+        session.note(request, "round", tally.at, tally)
         if not tally.won:
             label = request.kind.label
             raise OvertakenError(tally.at, no_quorum(request.name, tally, label) if tally.without_quorum else None)
@@ -509,8 +510,10 @@ class WindowClaim(SlotClaim):
         state.since, self._answered = tally.sent_at, counted & tally.nodes_with(Choice.GRANTED)
         return state, tally.at
 
-    def asks_again_after_late_win(self, tally: Tally) -> bool:
-        """Ask for the same slots once more: the nodes have granted them, but the success would come too late."""
+    def asks_again(self, tally: Tally) -> bool:
+        if not tally.won:
+            return super().asks_again(tally)
+        # For the same slots once more: the nodes have granted them, but the success would come too late.
         # Under a new limit nodes would grant the slots that this claim has under the old one.
         late = self._may_harm_later and tally.refused + tally.granted < tally.sent.bit_count()
         self.needs_new_claim = self.needs_new_claim or self._is_outdated or late

@@ -160,8 +160,7 @@ class Metrics(observing.Observer):
 
     def _note_acquire(self, event: observing.AcquireEnded, at: float) -> None:
         record, outcome, hold = event.record, event.outcome, event.hold
-        labels = record.kind, self._groups.of(record.name)
-        group = labels[1]
+        _, group = labels = record.kind, self._groups.of(record.name)
         if record.limit is not None:
             self._limits[group] = max(record.limit, self._limits.get(group, 0))
         elif record.kind == "rate_limiter" and outcome in _LIMITED:
@@ -200,7 +199,8 @@ class Metrics(observing.Observer):
         # A list, because a client that is made meanwhile ends the iteration of a weak collection with an error.
         clients = [ref() for ref in self._clients.valuerefs()]
         for client in [each for each in clients if each is not None and not each.runner.closed]:
-            for record in list(client.runner.session.waiting):
+            records = list(client.runner.session.records.values())
+            for record in [each for each in records if "waiting" in each.counts or "queued" in each.counts]:
                 labels = record.kind, self._groups.of(record.name)
                 gauges[i.WAITING][labels] += 1
                 if record.kind == "semaphore":

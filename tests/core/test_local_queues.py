@@ -79,7 +79,7 @@ def test_empty_queue_leaves_nothing_behind(full):
     full.note(X, 5.0)
     for waiter in names(*range(LIMIT + 3)):
         leave(full, X, waiter)
-    assert (len(full), full.without_quorum) == (0, {})
+    assert (full._queues, full.without_quorum) == ({}, {})
     full.note(X, 6.0)
     assert full.without_quorum == {}
 

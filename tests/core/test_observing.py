@@ -29,9 +29,10 @@ def test_record_lists_what_happened_in_order():
     record = make_record()
     record.note("round", 10.0, make_tally(1, 0, "down"))
     record.note("split", 10.0)
-    record.note("round", 11.0, make_tally(1, 1))
-    assert record.steps == [Step("round", 10.0, (1, 1, 1)), Step("split", 10.0), Step("round", 11.0, (2, 0, 0))]
-    assert record.counts == {"round": 2, "split": 1}
+    for what in ("waiting", "queued", "queued"):
+        record.note(what, 11.0)
+    assert record.steps == [Step("round", 10.0, (1, 1, 1)), Step("split", 10.0), Step("queued", 11.0)]
+    assert record.counts == {"round": 1, "split": 1, "waiting": 1, "queued": 2}
 
 
 def test_record_of_a_long_wait_keeps_the_first_steps_and_counts_all():

@@ -216,7 +216,9 @@ class SimpleNamespaceClient:
     """The parts of a client that gauges read."""
 
     def __init__(self, waiting):
-        self.runner = SimpleNamespace(closed=False, session=SimpleNamespace(waiting=set(waiting)))
+        for each in waiting:
+            each.note("waiting", 100.0)
+        self.runner = SimpleNamespace(closed=False, session=SimpleNamespace(records=dict(enumerate(waiting))))
 
     def nodes(self):
         return []

@@ -83,8 +83,8 @@ def test_waiter_is_queued_and_handed_over(make_client, traces, spans, other, eve
     lock.acquire()
     assert not other.do(lock.acquire, False)
     waiter = other.start(lock.acquire)
-    waiting = client.runner.session.waiting
-    eventually(lambda: [record for record in list(waiting) if any(step.what == "queued" for step in record.steps)])
+    records = client.runner.session.records
+    eventually(lambda: any("queued" in record.counts for record in list(records.values())))
     lock.release()
     assert waiter.result(20)
     _, busy, waited = [span for span in spans() if span.name == "acquire fair_lock"]

@@ -77,7 +77,7 @@ class Acquire:
     def check(self):
         """Return which of the correct ends it has come to; else fail."""
         assert not self.returned, "the interruption is raised"
-        assert len(self.toy.session.queues) == 0
+        assert not self.toy.session.queues._queues
         if self.request.state is not None:
             held = [] if self.kind is RATE else [self.request.state]
             assert list(self.toy.session.holds) == held, "the caller finds it, and releases it"

@@ -353,11 +353,8 @@ def test_wait_end_sleeps_until_the_validity_is_over_and_reports_the_loss(toy):
 
 def test_wait_end_goes_on_while_the_hold_is_renewed(toy):
     state = toy.take()
-
-    def renewed():
-        state.lengthen(2000.0)
-
-    toy.play(sleep(toy, state, 60.0), ("wait for end", toy.slept(meanwhile=renewed)), ("wait for end", toy.slept()))
+    slept = toy.slept(meanwhile=lambda: setattr(state, "valid_until", 2000.0))
+    toy.play(sleep(toy, state, 60.0), ("wait for end", slept), ("wait for end", toy.slept()))
     assert toy.now == pytest.approx(1060.001)
 
 

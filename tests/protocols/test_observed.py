@@ -45,7 +45,7 @@ def test_observed_acquire_reports_its_outcome_after_everything_else(toy):
     (ended,) = toy.events
     assert (ended.outcome, ended.hold, ended.error) == ("won", state, "")
     assert (ended.record.kind, ended.record.counts, ended.record.wanted) == ("lock", {"round": 1}, 1)
-    assert toy.session.waiting == set()
+    assert toy.session.records == {}
 
 
 def test_observed_acquire_that_fails_reports_it_and_raises(toy):
@@ -71,7 +71,7 @@ def test_record_of_a_wait_tells_what_happened_in_it(toy):
     happened = ["round", "split", "round", "queued", "woken", "handed over"]
     assert [step.what for step in ended.record.steps] == happened
     assert (ended.outcome, ended.record.counts["split"], ended.record.counts["handed over"]) == ("won", 1, 1)
-    assert toy.session.waiting == set()
+    assert toy.session.records == {}
 
 
 @pytest.mark.parametrize("how", ["by its owner", "by the client"])

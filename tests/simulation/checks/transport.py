@@ -407,7 +407,7 @@ def _idle(runner: TrialRunner, links: WatchedLinks) -> Iterator[str]:
         "mailboxes": len(wakeups._mailboxes),
         "events": len(wakeups._events),
         "sleepers": asleep,
-        "local queues": len(runner.session.queues),
+        "local queues": len(runner.session.queues._queues),
     }
     for name, count in counts.items():
         if count:
