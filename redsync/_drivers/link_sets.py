@@ -177,7 +177,7 @@ class AnyLinkSet(ABC):
         guard = 0.0
         for request in requests:
             request.number = shared.next_number()
-            guard = guard or request.guard
+            guard = max(guard, request.guard)
         data = b"".join([request.data for request in requests])
         silent = now - shared.node_timeout
         for node in shared.nodes:

@@ -189,6 +189,13 @@ def test_node_that_remembers_too_little_gets_no_new_claims_but_everything_else(d
     assert choices(desk.ask(link_set, guard=50.0).tally) == [None] * 3
 
 
+def test_each_of_several_requests_in_one_write_has_its_own_guard(desk, link_set, fars):
+    desk.nodes[1].remembers_since = desk.now - 30.0
+    requests = [desk.request(guard=guard) for guard in (10.0, 50.0, 0.0)]
+    link_set.send(*requests)
+    assert [choices(request.tally)[1] for request in requests] == [None, "failed", None]
+
+
 @pytest.mark.parametrize(
     ("age", "reason", "since"),
     [
