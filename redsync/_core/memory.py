@@ -38,6 +38,11 @@ the group's replicas have the record (`acknowledgements`), none of them can ackn
 more, unless it reconnects to that server (`discovery`). Only then does a client make the record newborn, and the guard
 counts from there.
 
+The history of a server's data also changes when its first replica comes, and clients that are connected do not learn of
+it. If each wrote the record under the name that it knows, they would overwrite each other's again and again. So only a
+handshake, which has just asked for the history, writes a record where there is none under that name. A client whose
+name for a server no longer counts connects again.
+
 **Many clients may begin at once.** Then a client may find some nodes original and others still blank, because another
 client's records are on their way. So it looks again for `FIRST_USE` seconds. Nodes that are still blank then, and all
 that lack a record while others have one, become *newborn*: they grant again when that record is older than the guard.
@@ -53,6 +58,7 @@ __all__ = [
     "BLANK",
     "FIRST_USE",
     "FORGOT",
+    "GREET",
     "JOINING",
     "LOOK",
     "NEWBORN",
@@ -71,6 +77,7 @@ JOINING: Final = b"joining"
 ORIGINAL: Final = b"original"
 NEWBORN: Final = b"newborn"
 LOOK: Final = b"look"
+GREET: Final = b"greet"
 
 FIRST_USE: Final = 0.5
 """Seconds for which a client that finds some nodes blank looks again: other clients may be about to mark them."""

@@ -249,6 +249,20 @@ class NodeRegistry:
 
     # Their identity and memory.
 
+    def misnamed(self) -> list[int]:
+        """Return the nodes to greet again: their servers have no record under the name that this client knows."""
+        late = self._clock() - _ASK_AGAIN
+        return [
+            node.index
+            for node in self._nodes
+            if node.locator is not None
+            and node.locator.present is not None  # else it could not be connected again
+            and node.connected
+            and node.birth is None
+            and self._restart_guard > 0
+            and node.connected_at <= late  # It may be unable to write a record.
+        ]
+
     def meet(self, node: Node, info: NodeInfo) -> None:
         """Record a node's description of itself, and whether it may have lost its memory.
 
@@ -508,6 +522,8 @@ class AnyMaintenance(ABC, Generic[SetT]):
         now = self._clock()
         self._catch_up(now)
         self._help_others(now)
+        for index in self._registry.misnamed():
+            self.own.discard(self.own.links[index], "its birth record names another server, or none")
         for node in self._registry.due(self._connecting):
             self._start_connect(node)
         self._registry.initialize(self._send)

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import hiredis
 
-from redsync._core.memory import BIRTH_KEY, LOOK, Birth, elected
+from redsync._core.memory import BIRTH_KEY, GREET, Birth, elected
 from redsync._core.replies import UNREADABLE
 from redsync._core.scripts import Script
 from redsync._core.text import outline, printable
@@ -71,7 +71,7 @@ def shake_hands(node: Node, timeout: float) -> HandshakeSteps[NodeInfo]:
     number = fields.get(f"{server}_version") or fields.get("redis_version", "?")
     version = printable(f"{server} {number:.60}")
     run_id, history = fields.get("run_id"), replication.get("master_replid", "0")
-    words: list[bytes | str] = [INITIALIZE.sha, "1", node.codec.key(BIRTH_KEY), LOOK]
+    words: list[bytes | str] = [INITIALIZE.sha, "1", node.codec.key(BIRTH_KEY), GREET]
     if node.location is not None:
         if run_id is None:
             raise ConnectionError("hides its run_id: clients can't tell it from the server that it replaced")

@@ -5,7 +5,7 @@
 --         forgotten | blank: a client looked when there was no record; clients with a restart guard get no grants yet
 --         | joining: another server of the group was the master before; likewise
 -- ARGV[1] the record to write if there is none, or a blank one: look: a blank one | newborn
---         | original: replaces a blank one that ARGV[2] lists, else like look
+--         | original: replaces a blank one that ARGV[2] lists, else like look | greet: look, at a handshake
 -- ARGV[2] only with original: the blank records that the client saw: " <ms>,<process> <ms>,<process> "
 -- ARGV[3] only for nodes whose server changes: the processes to which the client is connected, with the epoch of the
 --         decision that made each of them the master, and the history of its data:
@@ -23,7 +23,9 @@ local now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
 
 local kind, since, rest = string.match(record or '', '^(%l+) (%d+)(.*)$')
 local gets
-if not record then
+if epoch and ARGV[1] ~= 'greet' and rest ~= ' ' .. process then
+  gets = nil  -- Only a client that has just greeted the server knows its current name.
+elseif not record then
   -- After a decision another server was the master before: a replica that had nothing yet is not new.
   local new = ARGV[1] == 'newborn' and 'newborn' or 'blank'
   gets = epoch and epoch ~= '0' and 'joining' or new

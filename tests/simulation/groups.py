@@ -307,9 +307,13 @@ class GroupServer(TrialNode):
         """Become a master, with its present data; if it was a replica, a new history begins."""
         self._part()
         if self.follows is not None:
-            self._history = next(self.group.histories)
+            self.begin_history()
         self.follows = None
         self._shipped = self.store.copy()
+
+    def begin_history(self) -> None:
+        """Let the data have a new history, as at a promotion, or when the first replica comes."""
+        self._history = next(self.group.histories)
 
     def attach(self) -> None:
         """Begin to get the state of the server that it follows, if that can be reached."""

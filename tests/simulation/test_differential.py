@@ -381,7 +381,7 @@ class Chance:
         return (key,), (b"a \x00 record", self.of([0, *LEASES]))
 
     def node_initialize(self):
-        step = self.of([b"look", b"newborn", b"original"])
+        step = self.of([b"greet", b"look", b"newborn", b"original"])
         return (b"redsync_birth",), (
             step,
             *([b" 17,- %b,%b " % (self.since, self.process)] if step == b"original" else []),
