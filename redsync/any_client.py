@@ -90,7 +90,7 @@ class AnyClient(ABC, Generic[DriverT]):
             # A single plain node that loses its memory loses all claims with it. Behind a locator, another server may
             # replace it while clients have valid claims that this server lacks.
             restart_guard = lease if len(made) > 1 or made[0].locator is not None else 0.0
-        timing = _timing(lease, node_timeout, drift_factor, restart_guard, outage_timeout)
+        timing = timing_of(lease, node_timeout, drift_factor, restart_guard, outage_timeout)
         listeners = _check_listeners(listeners)
         self._prefix = encode_prefix(prefix)
         self._options: dict[str, Any] = {
@@ -221,7 +221,7 @@ def _client_of(kind: type[AnyClient[Any]], urls: tuple[str, ...], options: dict[
     return client
 
 
-def _timing(
+def timing_of(
     lease: float, node_timeout: float, drift_factor: float, restart_guard: float, outage_timeout: float | None
 ) -> Timing:
     """Return the time settings, as floats.

@@ -79,7 +79,7 @@ _BY_THREAD: Final = (b"lock", b"fenced lock", b"read-write lock")
 _FOREIGN: Final = ("none", "hash", "string", "list", "set", "zset", "stream")
 _FORMS: Final = {"lock": rb"[0-9a-f-]{36}:", "mutex": rb".{16,64}$"}  # as all libraries that we know have them
 
-_SIDE_KEY: Final = re.compile(rb"redsync_(?:queue|limit|latch):(?:\{(?P<braced>.*)\}|:(?P<tagged>.*))", re.DOTALL)
+_SIDE_KEY: Final = re.compile(rb"redsync_(?:queue|latch):(?:\{(?P<braced>.*)\}|:(?P<tagged>.*))", re.DOTALL)
 _NO_NAME: Final = re.compile(rb"redsync_(?:birth\Z|(?:queue|places|token|latch|latch_\w+|slots|taken|limit):[{:])")
 
 

@@ -120,6 +120,7 @@ _ADDRESS: Final = _checked(
 )
 _COUNT: Final = _checked("a whole number of 1 or more", int, lambda number: number >= 1)
 _SECONDS: Final = _checked("a positive number of seconds", float, lambda number: 0 < number < math.inf)
+_PAUSE: Final = _checked("a positive number of seconds, at most a day", float, lambda number: 0 < number <= 86_400)
 _SECONDS_OR_0: Final = _checked("a number of seconds", float, lambda number: 0 <= number < math.inf)
 
 
@@ -190,7 +191,7 @@ def _add_others(commands: Any) -> None:
     json.add_argument("--json", action="store_true", help="write JSON to standard output")
     _add_nodes(nodes)
     text = "how long to wait for a node (default: 1)"
-    nodes.add_argument("--timeout", type=_SECONDS, default=1.0, metavar="SECONDS", help=text)
+    nodes.add_argument("--timeout", type=_PAUSE, default=1.0, metavar="SECONDS", help=text)
     named.add_argument("name", metavar="NAME", help="the name, without the prefix")
 
     doctor = _add(commands, "doctor", "check each node and the deployment, and advise", nodes, json)
@@ -205,7 +206,7 @@ def _add_others(commands: Any) -> None:
     take_away.epilog = "Exit status: 0 released, 1 not held by that owner, or not confirmed."
     top = _add(commands, "top", "show holders and waiters continuously, until Ctrl-C", nodes, _matching(1000))
     text = "time between refreshes (default: 1)"
-    top.add_argument("--interval", type=_SECONDS, default=1.0, metavar="SECONDS", help=text)
+    top.add_argument("--interval", type=_PAUSE, default=1.0, metavar="SECONDS", help=text)
     summary = "export the nodes' state to Prometheus, until SIGTERM or Ctrl-C"
     exporter = _add(commands, "exporter", summary, nodes, _matching(10_000))
     text = "address to serve on (default: 127.0.0.1:9465; port 0 picks a free port)"

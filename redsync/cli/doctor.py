@@ -18,6 +18,7 @@ from redsync._core.clusters import KeyTagging
 from redsync._core.keys import client_key
 from redsync._core.memory import BIRTH_KEY, Birth
 from redsync._protocols.surveys import look_command
+from redsync.any_client import timing_of
 from redsync.cli.doctor_checks import (
     NOT_ALLOWED,
     Finding,
@@ -31,6 +32,7 @@ from redsync.cli.doctor_checks import (
 from redsync.cli.exits import BROKEN, FINE, UNCONFIGURED, SetupError, state_of
 from redsync.cli.output import put, told, write_json
 from redsync.cli.queries import Node, Nodes, execute, in_one_line
+from redsync.exceptions import ConfigurationError
 
 PINGS: Final = 11
 KEYS_MAX: Final = 1_000_000
@@ -62,14 +64,18 @@ def doctor(options: Any) -> int:
 
 
 def _restart_guard(nodes: Sequence[Node]) -> float:
-    name, default = "REDSYNC_RESTART_GUARD", "0"
-    if name not in os.environ and (len(nodes) > 1 or nodes[0].replicas is not None):
-        name, default = "REDSYNC_LEASE", "30"
-    text = os.environ.get(name, default)
+    def read(name: str, default: float) -> float:
+        try:
+            return float(os.environ.get(name, default))
+        except ValueError:
+            raise SetupError(f"{name} must be a number of seconds", UNCONFIGURED) from None
+
+    lease = read("REDSYNC_LEASE", 30.0)
+    default = lease if len(nodes) > 1 or nodes[0].replicas is not None else 0.0
     try:
-        return float(text)
-    except ValueError:
-        raise SetupError(f"{name} must be a number of seconds, not {text!r}", UNCONFIGURED) from None
+        return timing_of(lease, 0.25, 0.01, read("REDSYNC_RESTART_GUARD", default), None).restart_guard
+    except ConfigurationError as error:
+        raise SetupError(str(error), UNCONFIGURED) from None
 
 
 def _examine(prefix: bytes, client: redis.Redis, tagging: KeyTagging) -> Report:

@@ -126,6 +126,7 @@ NODELESS = [["ls"], ["show", "x"], ["break", "x", "--owner", "a", "--yes"], ["do
         (["lock", "x", "--min-hold", "3", "--max-hold", "2", "true"], "--min-hold is longer than --max-hold"),
         (["lock", "x", "-w", "soon", "true"], "must be a number of seconds, not 'soon'"),
         (["lock", "x", "-w", "-1", "true"], "must be a number of seconds, not '-1'"),
+        (["ls", "--timeout", "1e300"], "must be a positive number of seconds, at most a day, not '1e300'"),
         (["lock", "x", "--lease", "0", "true"], "must be a positive number of seconds, not '0'"),
         (["lock", "x", "-E", "256", "true"], "must be a whole number from 0 to 255, not '256'"),
         (["lock", "x", "--permits", "0", "true"], "must be a whole number from 1 to 10,000, not '0'"),

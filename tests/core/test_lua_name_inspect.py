@@ -120,7 +120,7 @@ def test_look_names_a_foreign_value_by_its_type(kind, node, look):
 
 def test_patterns_match_the_keys_of_names_and_no_others(node):
     for name in (b"ab", b"ac", b"b", b"a{t}"):
-        for key in (SlotKeys.of(b"p*:", name).limit, SlotKeys.of(b"p*:", name).lock, b"pq:" + name):
+        for key in (SlotKeys.of(b"p*:", name).queue, SlotKeys.of(b"p*:", name).lock, b"pq:" + name):
             node.redis.set(key, 1)
     found = {
         name_of_key(b"p*:", key) for pattern in key_patterns(b"p*:", b"a[!c]*") for key in node.redis.scan_iter(pattern)
@@ -136,7 +136,7 @@ def test_patterns_match_the_keys_of_names_and_no_others(node):
 @pytest.mark.parametrize("name", [b"x", b"{x}", b"a{x"])
 def test_every_key_that_shows_a_name_is_found(prefix, name, node):
     slots = SlotKeys.of(prefix, name)
-    keys = slots.lock, slots.limit, LatchKeys.of(prefix, name).latch, slots.queue
+    keys = slots.lock, LatchKeys.of(prefix, name).latch, slots.queue
     for key in keys:
         node.redis.set(key, 1)
     found = {key for pattern in key_patterns(prefix, b"*") for key in node.redis.scan_iter(pattern)}

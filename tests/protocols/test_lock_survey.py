@@ -214,9 +214,9 @@ def test_scan_that_no_script_of_ours_reports_is_a_failure(toy, reply):
 @pytest.mark.parametrize("prefix", [b"redsync:", b"", b"my{app}:", b"redsync_", b"redsync_{app}:"])
 def test_name_is_read_from_its_keys(prefix, name):
     keys, latch = SlotKeys.of(prefix, name), LatchKeys.of(prefix, name)
-    for key in (keys.lock, keys.queue, keys.limit, latch.latch):
+    for key in (keys.lock, keys.queue, latch.latch):
         assert name_of_key(prefix, key) == name
-    for key in (keys.places, keys.token, keys.slots, keys.taken, latch.waiters, latch.setting.lock):
+    for key in (keys.places, keys.token, keys.slots, keys.taken, keys.limit, latch.waiters, latch.setting.lock):
         assert name_of_key(prefix, key) is None
     for key in (latch.setting.token, latch.setting.queue, b"redsync_birth"):
         assert name_of_key(prefix, key) is None
@@ -235,7 +235,7 @@ def test_keys_of_a_clusters_voter_show_no_name():
 
 
 def test_key_that_is_too_long_for_a_name_shows_none():
-    for key in (b"x" * 513, b"redsync_limit:{%s}" % (b"x" * 513), b"redsync_limit:{}"):
+    for key in (b"x" * 513, b"redsync_queue:{%s}" % (b"x" * 513), b"redsync_queue:{}"):
         assert name_of_key(b"", key) is None
 
 

@@ -117,6 +117,14 @@ def test_urls_in_one_option_are_a_node_each(redsync, nodes):
     assert (done.status, len(done.json["nodes"])) == (0, 3)
 
 
+def test_name_with_nothing_but_a_limit_is_not_listed(redsync, three, eventually):
+    """Nodes keep a semaphore's limit, and a rate, for a day."""
+    with three.get_semaphore("idle", 3):
+        assert [entry["name"] for entry in redsync("ls", "--json").json["names"]] == ["idle"]
+    eventually(lambda: not redsync("ls", "--json").json["names"])
+    assert redsync("show", "idle", "--json").json["nodes"][0]["permits"] == 3
+
+
 def test_one_url_is_one_node(redsync, three, nodes):
     with three.get_lock("x"):
         done = redsync("ls", "--json", "--url", nodes.urls[0])
