@@ -131,15 +131,8 @@ class SlotQueue(FifoByNumber):
 class WindowQueue(SlotQueue):
     """A place in the queue for the permits of a rate limiter. These only run out, and nodes tell each waiter when."""
 
-    def __init__(self, window: Window, limit: Limit, **waiting: Any) -> None:
-        super().__init__(**waiting)
-        self._window = window
-        self._limit = limit
-        self.kept = window.place_kept
-
-    def longest_pause(self, tally: Tally, random: float) -> float:
-        ahead = min((refusal.ahead for refusal in refusals_of_owners(tally)), default=0)
-        return self._window.longest_pause(random, ahead / self._limit.permits)
+    def longest_pause(self, tally: Tally, random: float) -> float:  # noqa: ARG002
+        return self.kept / 2 * (0.8 + 0.2 * random)
 
 
 class SlotClaim(Claim):
@@ -405,7 +398,7 @@ class WindowClaim(SlotClaim):
         return self._began
 
     def _new_policy(self, **waiting: Any) -> SlotQueue:
-        return WindowQueue(self._window, self._limit, **waiting)
+        return WindowQueue(**{**waiting, "kept": self._window.place_kept})
 
     def ask(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
         self._telling = self._window.telling(self._too_short)

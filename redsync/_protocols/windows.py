@@ -72,9 +72,6 @@ _RECENT = 0.125
 _RESOLUTION = 0.000_01
 """Seconds by which nodes may keep a slot too short: they count whole microseconds, and round sums."""
 
-_LEAST_PAUSE = 0.05
-"""The lower bound, in seconds, of the longest sleep near the front, for short windows."""
-
 _LONGEST_PLACE = 86.0
 """Seconds for which nodes keep a place in the queue at most: so a waiter of hours looks about every 40 s."""
 
@@ -163,14 +160,3 @@ class Window:
         """
         drift = 1 + self._timing.drift_factor
         return min(left * drift + pause, self.per * drift + _ROOM_AGAIN)
-
-    def longest_pause(self, random: float, ahead: float = 0.0) -> float:
-        """Return for how many seconds to sleep at most before the next look; short enough to keep the place.
-
-        Waiters before us, whose slots fill `ahead` windows, may leave the queue: then our turn comes sooner than nodes
-        told us. That matters near the front, so waiters farther back look less often.
-        """
-        longest = self.place_kept / 2
-        if ahead:
-            longest = min(longest, max(self.per / 4, _LEAST_PAUSE) * (1 + ahead))
-        return longest * (0.8 + 0.2 * random)

@@ -84,17 +84,3 @@ def test_retry_after_is_never_more_than_the_window_its_drift_and_5_ms():
         assert window.room_after(left, pause) == pytest.approx(60.605)
     assert window.room_after(30.0, 0.0) == pytest.approx(30.3), "even by a clock that runs slow"
     assert window.room_after(30.0, 1.0) == pytest.approx(31.3)
-
-
-def test_waiter_with_a_long_wait_looks_seldom_but_while_its_place_is_kept():
-    for per, shortest in ((0.1, 1.2), (60.0, 3.4), (86_400.0, 34.0)):
-        window = Window(per, TIMING)
-        for random in (0.0, 0.999):
-            assert shortest <= window.longest_pause(random) <= window.place_kept / 2
-            assert window.longest_pause(random, 1000.0) == window.longest_pause(random)
-
-
-def test_waiter_looks_more_often_the_fewer_are_before_it():
-    window = Window(1.0, TIMING)
-    assert [window.longest_pause(1.0, ahead) for ahead in (0.0, 0.001, 1.0, 3.0, 9.0)] == [1.5, 0.25025, 0.5, 1.0, 1.5]
-    assert Window(0.01, TIMING).longest_pause(1.0, 1.0) == 0.1
