@@ -106,6 +106,14 @@ def test_permit_tells_which_slots_it_has(client):
     assert several.slots == ()
 
 
+@pytest.mark.threads_only
+def test_with_that_begins_keeps_its_permit_if_another_thread_releases_one(semaphore, monkeypatch):
+    other = semaphore.acquire()
+    monkeypatch.setattr(semaphore, "_note_success", lambda *_: semaphore.release())
+    with semaphore as permit:
+        assert (len(permit.slots), other.slots) == (1, ())
+
+
 # Leases and loss.
 
 

@@ -175,11 +175,13 @@ class PermitState(HoldState):
     Attributes:
         slots: Its slots.
         limit: The client's view of its semaphore's limit.
+        for_with: True if a `with` acquired it, even if that has not begun its body yet.
     """
 
-    __slots__ = ("limit", "slots")
+    __slots__ = ("for_with", "limit", "slots")
 
     what = "permit"
+    for_with: bool
 
     def grant(self, slots: tuple[int, ...], limit: Limit) -> None:
         """Record the slots that were won, and under which limit."""

@@ -171,6 +171,7 @@ class ThreadClaimable(Claimable[Runner, ThreadHoldT], ThreadEnterable[ThreadHold
         enter: Callable[[ThreadHoldT], None] | None = None,
     ) -> ThreadHoldT | None:
         request = self._request(timeout, lease, count)
+        request.for_with = enter is not None
         runner, hold = self._runner, None
         task = runner.task()
         if task is not None:

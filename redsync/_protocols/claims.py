@@ -64,6 +64,7 @@ class AcquireRequest:
         max_hold: Seconds after which the hold ends whatever the renewals say; None for no limit.
         on_lost: The callback for a loss of the hold.
         holds: The number of acquisitions to make at once.
+        for_with: True if a `with` begins with it.
         queue: Makes the policy by which the acquire waits for a lock that others hold, from its attributes.
         state: The hold that was acquired; None if there is none.
         holder: The owner that was in the way at the last try, as text; None if it is not known.
@@ -78,6 +79,7 @@ class AcquireRequest:
     max_hold: float | None = None
     on_lost: Callable[[HoldState], object] | None = None
     holds: int = 1
+    for_with: bool = False
     queue: Callable[..., QueuePolicy] = FifoByArrival
     state: HoldState | None = None
     holder: str | None = None

@@ -97,7 +97,7 @@ def release_latest(session: Session, pool: Pool, count: int, now: float) -> Step
     missing = count
     ours = [each for each in session.holds if isinstance(each, PermitState) and each.keys.lock == pool.keys.lock]
     ours.reverse()
-    for state in sorted(ours, key=lambda state: bool(state.entered)):
+    for state in sorted(ours, key=lambda state: state.for_with or bool(state.entered)):
         if share := min(state.count, missing):
             chosen.append((state, share))
             missing -= share

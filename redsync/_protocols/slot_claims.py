@@ -310,6 +310,7 @@ class SlotClaim(Claim):
         assert won is not None, "nodes do not hand slots over"
         if won.refused:
             self._hear(won)
+        state.for_with = self.request.for_with
         state.grant(self.best(won)[0], self._limit)
 
     # Being refused.

@@ -159,9 +159,13 @@ def test_latest_permits_are_released_first_and_the_last_reduced(toy, pool, take)
     assert list(toy.session.holds) == [first]
 
 
-def test_permit_of_a_with_is_released_last(toy, pool, take):
-    first, second = take(0), take(1)
-    second.entered[second] = ref(toy)
+@pytest.mark.parametrize("begins", [False, True])
+def test_permit_of_a_with_is_released_last(semaphore, toy, pool, take, begins):
+    """Also while that `with` begins: its thread may pause between the grant and the body."""
+    first = take(0)
+    second = semaphore.play((ASK, toy.all_say(got(1))), for_with=begins)
+    if not begins:
+        second.entered[second] = ref(toy)
     toy.play(release_latest(toy.session, pool, 1, toy.now), ("ask semaphore_release", toy.all_say(1)))
     assert (first.count, second.count) == (0, 1)
 
