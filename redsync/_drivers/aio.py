@@ -164,7 +164,6 @@ class AioLife(AnyLife):
         task: The client's task; None without a loop.
         begun: Set once the first connections are made, or enough time has passed, or the client has ended.
         ready: True from then on, until the client ends.
-        outlived: True if it was closed only because its loop ended.
         active: The number of callers' protocols that run.
         idle: Ends when none is left; None unless the client is closing.
         stepping: True while a protocol's own code runs.
@@ -180,7 +179,7 @@ class AioLife(AnyLife):
         self.task: asyncio.Task[None] | None = None
         self.begun: Final = asyncio.Event()
         self._failure: Exception | None = None
-        self.ready = self.outlived = self.stepping = False
+        self.ready = self.stepping = False
         self.active = 0
         self.idle: asyncio.Future[None] | None = None
         self._left: Final[set[asyncio.Task[None]]] = set()
@@ -220,8 +219,8 @@ class AioLife(AnyLife):
             ConfigurationError: The client belongs to another loop.
         """
         loop, runner = asyncio.get_running_loop(), self.runner
-        if self.loop not in (None, loop) and (self.outlived or not runner.closed):
-            # If its loop has ended, the application has not closed the client, so the error must not say so.
+        if self.loop not in (None, loop):
+            # First: if its loop has ended, the client is closed, but the application has not closed it.
             raise ConfigurationError(_OTHER_LOOP)
         runner.require_open()
         if self.task is None:
@@ -246,10 +245,8 @@ class AioLife(AnyLife):
     async def _main(self, maintenance: AioMaintenance) -> None:
         try:
             await maintenance.run(self._watch, self._note_ready)
-        except Stopped:
+        except (Stopped, asyncio.CancelledError):
             pass
-        except asyncio.CancelledError:
-            self.outlived = not self.runner.closed
         except Exception as error:
             self._failure = error
         await self._finish(maintenance)
@@ -281,7 +278,7 @@ class AioLife(AnyLife):
     def _note_end(self, task: asyncio.Task[None]) -> None:
         if task.cancelled() and not self.runner.closed:
             # Before its first step, when there were no connections yet.
-            self.runner.closed = self.outlived = True
+            self.runner.closed = True
             self.begun.set()
 
     def begin_closing(self) -> None:

@@ -62,13 +62,6 @@ _NEXT_ADDRESS: Final = 0.25
 """Seconds without an answer after which the next address of a server's name is tried too."""
 
 
-class _Once(Retry):
-    """No retries. Each connection copies its retry policy, which takes as long as making it; this returns itself."""
-
-    def __deepcopy__(self, _memo: object) -> _Once:
-        return self
-
-
 def _no_maintenance() -> Any:
     try:
         from redis.maint_notifications import (  # noqa: PLC0415  (older ones lack it; this runs at import)
@@ -90,7 +83,7 @@ def new_connection(pool: Any, timeout: float, **settings: Any) -> Any:
     kwargs = {key: value for key, value in pool.connection_kwargs.items() if key not in _DROPPED}
     kwargs.update(
         protocol=2,  # redis-py takes any answer to HELLO 3 for a map, so the driver asks by itself
-        retry=_Once(NoBackoff(), 0),
+        retry=Retry(NoBackoff(), 0),
         retry_on_error=[],
         socket_timeout=timeout,
         socket_connect_timeout=timeout,
