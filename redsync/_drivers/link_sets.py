@@ -173,56 +173,42 @@ class AnyLinkSet(ABC):
         if os.getpid() != self._process:
             raise forked()
         now = self._clock()
-        shared, links = self._shared, self.links
-        guard = 0.0
         for request in requests:
-            request.number = shared.next_number()
-            guard = max(guard, request.guard)
-        data = b"".join([request.data for request in requests])
-        silent = now - shared.node_timeout
-        for node in shared.nodes:
-            link = links[node.index]
-            if (
-                link is None
-                or link.generation != node.generation
-                or (link.pending and (link.since < silent or len(link.pending) > _MOST_PENDING))
-                or (guard and (node.locator is not None or now - node.remembers_since < guard))
-            ):
-                if ours := self._fit(node, requests, now):
-                    self.send_to(node.index, ours, now)
-            else:
-                self._post(link, requests, data, now)
+            request.number = self._shared.next_number()
+        for node in self._shared.nodes:
+            if ours := self._fit(node, requests, now):
+                self.send_to(node.index, ours, now)
 
     def _fit(self, node: Node, requests: Sequence[Request], now: float) -> list[Request]:
-        """Return the requests that a node gets now; record of the others why it does not."""
-        link = self.links[node.index]
-        if link is not None and link.generation != node.generation:
-            self.discard(link, node.down_reason)
-        elif link is not None and link.silence(now) > self._shared.node_timeout:
-            # After the process was suspended, the replies may lie unread.
-            self.read()
-            self._look_at(link, now)
-        eligible = []
-        for request in requests:
-            if (reason := self._reason_against(node, request, now)) is None:
-                eligible.append(request)
-            else:
-                self.miss(node, request, reason)
-        return eligible
-
-    def _reason_against(self, node: Node, request: Request, now: float) -> str | None:
-        """Return why a node does not get a request; None if it does.
+        """Return the requests that a node gets now; record of the others why it does not.
 
         A node without a connection gets nothing, one that owes replies for too long only releases, a quarantined one no
         new claims.
         """
+        link, late = self.links[node.index], False
+        if link is not None and link.generation != node.generation:
+            self.discard(link, node.down_reason)
+        elif link is not None and link.pending:
+            if link.silence(now) > self._shared.node_timeout:
+                # After the process was suspended, the replies may lie unread.
+                self.read()
+                self._look_at(link, now)
+            late = link.silence(now) > self._shared.node_timeout or len(link.pending) > _MOST_PENDING
         link = self.links[node.index]
-        if link is None:
-            return self._down_reasons[node.index] if node.connected else node.down_reason
-        late = link.silence(now) > self._shared.node_timeout or len(link.pending) > _MOST_PENDING
-        if late and not request.needs(node.bit):
-            return str(link.lateness(now))
-        return node.ineligible_reason(now, request.guard)
+        eligible: list[Request] = []
+        for request in requests:
+            reason: str | None = None
+            if link is None:
+                reason = self._down_reasons[node.index] if node.connected else node.down_reason
+            elif late and not request.needs(node.bit):
+                reason = link.lateness(now)
+            elif request.guard:
+                reason = node.ineligible_reason(now, request.guard)
+            if reason is None:
+                eligible.append(request)
+            else:
+                self.miss(node, request, reason)
+        return eligible
 
     def _look_at(self, link: Any, now: float) -> None:
         """Suspect a link that has owed replies for too long; give it up after a longer time."""
@@ -242,7 +228,7 @@ class AnyLinkSet(ABC):
             self._shared.releases.add(index, requests)
             self._shared.wake()
             return
-        self._post(link, requests, b"".join([request.data for request in requests]), now)
+        self._post(link, requests, now)
 
     def deliver(self, node: Node, now: float) -> None:
         """Send a connected node what nothing may overtake: the ends of former connections, then due pending releases.
@@ -270,8 +256,8 @@ class AnyLinkSet(ABC):
             if self.links[node.index] is link:
                 releases.note_sent(node.index, due)
 
-    def _post(self, link: Any, requests: Sequence[Request], data: bytes, now: float) -> None:
-        """Send requests over a link; `data`: their bytes, unless the link encodes them itself."""
+    def _post(self, link: Any, requests: Sequence[Request], now: float) -> None:
+        """Send requests over a link."""
         for request in requests:
             if request.tally is not None:
                 request.tally.sent |= link.bit
@@ -279,7 +265,7 @@ class AnyLinkSet(ABC):
             link.since = now
         link.pending.extend(requests)
         try:
-            link.write(data if link.encode is None else link.encode(requests))
+            link.write(b"".join([each.data for each in requests]) if link.encode is None else link.encode(requests))
         except (LinkFault, OSError) as error:
             self._lose(link, error)
         else:
@@ -405,8 +391,7 @@ class AnyLinkSet(ABC):
         load.data = pack(b"SCRIPT", b"LOAD", request.command.script.source)
         is_last = len(link.pending) == 1 and not request.reloaded & link.bit
         request.reloaded |= link.bit
-        again = [load, request] if is_last else [load]
-        self._post(link, again, b"".join([each.data for each in again]), now)
+        self._post(link, [load, request] if is_last else [load], now)
         return is_last
 
     # The fate of a request.

@@ -200,7 +200,7 @@ def test_first_command_of_the_child_of_a_fork_names_the_processes_that_the_child
 
     def ask():
         guard = runner.session.processes.guard(1)
-        unnamed = bytes(guard)
+        unnamed = guard()
         command = Command(script("echo", "return ARGV[1]"), (b"k",), (guard,))
         tally = yield from broadcast(Broadcast(command, runner.owner(), lambda reply: reply != unnamed, PATIENCE))
         return tally.verdict

@@ -197,7 +197,7 @@ def send_again_whatever_came_since(links, link, request, now):
     load = Request(NOTHING_TOLD, None)
     load.command = None
     load.data = pack(b"SCRIPT", b"LOAD", request.command.script.source)
-    links._post(link, [load, request], load.data + request.data, now)
+    links._post(link, [load, request], now)
 
 
 def slip_by_one():
