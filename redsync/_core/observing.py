@@ -38,6 +38,8 @@ __all__ = [
     "is_function",
 ]
 
+_FAILED = Choice.FAILED
+
 _MOST_STEPS = 128
 """The most steps kept of one acquire: a wait of hours has thousands."""
 
@@ -199,14 +201,10 @@ class Round(NamedTuple):
     @classmethod
     def of(cls, tally: Tally) -> Round:
         """Return what observers learn of a tally."""
-        took, failed = [], []
-        for node, vote in zip(tally.nodes, tally.ballots, strict=True):
-            if vote is not None:
-                if vote[0] is Choice.FAILED:
-                    failed.append((node, vote[2]))
-                else:
-                    took.append((node, max(vote[3] - tally.sent_at, 0.0)))
-        return cls(took, failed)
+        sent_at = tally.sent_at
+        votes = [(node, vote) for node, vote in zip(tally.nodes, tally.ballots, strict=True) if vote is not None]
+        took = [(node, vote[3] - sent_at) for node, vote in votes if vote[0] is not _FAILED]
+        return cls(took, [(node, vote[2]) for node, vote in votes if vote[0] is _FAILED] if tally.failed else [])
 
 
 class ObserverSubscription(NamedTuple):

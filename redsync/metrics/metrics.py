@@ -53,7 +53,7 @@ _LONG = 256
 _MOST_ROUNDS = 16_384
 """The most rounds kept until they are processed; the oldest are dropped first."""
 
-_COUNTED: Final = {i.ROUNDS: "round", i.SPLITS: "split", i.HAND_OVERS: "handed over"}
+_COUNTED: Final = {"round": i.ROUNDS, "split": i.SPLITS, "handed over": i.HAND_OVERS}
 _LIMITED: Final = {"won": "admitted", "busy": "refused"}
 
 
@@ -138,8 +138,7 @@ class Metrics(observing.Observer):
                 self._record_all(*series, values)
 
     def _count(self, instrument: Instrument, labels: Labels, number: int = 1) -> None:
-        if number:
-            self._counts[instrument][labels] += number
+        self._counts[instrument][labels] += number
 
     def _note(self, event: observing.Event | observing.Detail, at: float) -> None:
         match event:
@@ -166,8 +165,8 @@ class Metrics(observing.Observer):
         elif record.kind == "rate_limiter" and outcome in _LIMITED:
             self._count(i.LIMITED, (group, _LIMITED[outcome]), record.wanted)
         self._count(i.ATTEMPTS, (*labels, outcome))
-        for instrument, what in _COUNTED.items():
-            self._count(instrument, labels, record.counts.get(what, 0))
+        for what in record.counts.keys() & _COUNTED.keys():
+            self._count(_COUNTED[what], labels, record.counts[what])
         self._values[i.WAIT, (*labels, outcome)].append(at - record.started)
         if hold is not None and record.counts:  # else a re-entry, or a success without a hold
             self._holds[hold] = labels, at
