@@ -44,6 +44,15 @@ async def with_permit(client, body):
         await body()
 
 
+async def with_permit_again(client, body):
+    async def work(permit):
+        async with permit:
+            await body()
+
+    async with client.get_semaphore("x", 2) as permit:
+        await work(permit)
+
+
 async def in_generator(client, body):
     async def rows():
         async with client.get_lock("x"):
@@ -62,7 +71,7 @@ async def decorated(client, body):
     await work("x")
 
 
-@pytest.mark.parametrize("hold", [in_lock, in_semaphore, with_permit, in_generator, decorated])
+@pytest.mark.parametrize("hold", [in_lock, in_semaphore, with_permit, with_permit_again, in_generator, decorated])
 @uvloop_in_sweeps
 @in_loop
 async def test_body_is_cancelled_when_what_it_holds_is_lost(make_client, events, raw, *, loop, hold):

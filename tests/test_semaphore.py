@@ -90,6 +90,16 @@ def test_with_acquires_and_releases_permits(client, semaphore):
     assert semaphore.available() == 3
 
 
+@pytest.mark.asyncio_too
+def test_with_of_a_permit_that_was_lost_or_released_does_not_begin(client, semaphore):
+    released, lost = semaphore.acquire(), client.get_semaphore("x", 3, lease=0.1).acquire()
+    released.release()
+    lost.wait_lost(2)
+    for permit, error in ((released, NotOwnedError), (lost, LeaseLostError)):
+        with pytest.raises(error), permit:
+            pytest.fail("the body ran without a permit")
+
+
 # Slots.
 
 

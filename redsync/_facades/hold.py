@@ -202,23 +202,26 @@ class Hold(AnyHold[Runner]):
 class Cancelling(Entered):
     """Cancels the body of an `async with` when one of its holds is lost."""
 
-    _scope: Scope | None = None
-    _watched: Sequence[HoldState] = ()
+    _scopes: Sequence[tuple[Scope, Sequence[HoldState], Callable[[HoldState], object]]] = ()
 
     def _watch(self, scope: Scope, states: Sequence[HoldState]) -> None:
-        """Cancel the scope, once, when one of the holds is lost."""
-        self._scope, self._watched = scope, states
-        self._cancel = lambda _: scope.cancel()
+        """Cancel the scope, once, when one of the holds is lost; a permit may have several, one in the other."""
+
+        def cancel(_: HoldState) -> None:
+            scope.cancel()
+
         for state in states:
-            state.loss_callbacks.append(self._cancel)
+            state.loss_callbacks.append(cancel)
+        self._scopes = (*self._scopes, (scope, states, cancel))
 
     def _close_scope(self, error: BaseException | None) -> bool:
-        """Stop cancelling; return True if a loss may propagate instead of `error`, see `Scope`."""
-        if self._scope is None:
+        """Stop cancelling the innermost scope; return True if a loss may propagate instead of `error`, see `Scope`."""
+        if not self._scopes:
             return False
-        for state in self._watched:
-            state.loss_callbacks.remove(self._cancel)
-        return self._scope.close(error)
+        *self._scopes, (scope, states, cancel) = self._scopes
+        for state in states:
+            state.loss_callbacks.remove(cancel)
+        return scope.close(error)
 
     @abstractmethod
     def _check_loss(self) -> None:

@@ -56,7 +56,13 @@ class Permit(_AnyPermit[Runner], Hold, ThreadEnterable["Permit"]):
         self._note_released()
 
     def __enter__(self) -> Self:
-        """Begin a body that releases the permit at its end."""
+        """Begin a body that releases the permit at its end.
+
+        Raises:
+            LeaseLostError: The permit was lost.
+            NotOwnedError: It was released.
+        """
+        self.check()
         self._state.entered[self] = ref(self)
         return self
 
@@ -80,7 +86,13 @@ class AsyncPermit(_AnyPermit[AsyncRunner], AsyncHold, TaskEnterable["AsyncPermit
         self._note_released()
 
     async def __aenter__(self) -> Self:
-        """Begin a body that releases the permit at its end; a loss of the permit cancels it."""
+        """Begin a body that releases the permit at its end; a loss of the permit cancels it.
+
+        Raises:
+            LeaseLostError: The permit was lost.
+            NotOwnedError: It was released.
+        """
+        self.check()
         self._state.entered[self] = ref(self)
         if not self._state.on_lost:
             self._open_scope()
