@@ -357,6 +357,7 @@ class NodeRegistry:
         if awaited and now < self._not_before:
             return
         self._asking = None
+        changed = False
         for node, choice, reply, before in zip(self._nodes, tally.choices, tally.replies, self._taken_for, strict=True):
             # Skip the answer of a node whose record has changed meanwhile.
             if choice is not Choice.GRANTED or node.birth is not before:
@@ -365,12 +366,17 @@ class NodeRegistry:
             if node.info is None or process != node.info.process:
                 continue  # It was asked under a name from before its latest handshake.
             node.remember(self._judge(node, birth), now)
-            if birth is not None and before is not None and birth.stamp == before.stamp:
+            is_same = (birth and birth.stamp) == (before and before.stamp)
+            changed = changed or not is_same
+            if birth is not None and is_same:
                 self._unchanged.add(node.index)
             else:
                 self._unchanged.clear()
-        stable = step == LOOK and len(self._unchanged) == len(self._nodes)
-        self._not_before = now + (0.0 if stable else _LOOK_AGAIN)
+        if step == LOOK and len(self._unchanged) == len(self._nodes):
+            self._not_before = now
+        else:
+            # A node that can't write its record may be unable to for hours.
+            self._not_before = now + (_LOOK_AGAIN if changed or step == LOOK else _ASK_AGAIN)
 
     def _judge(self, node: Node, birth: Birth | None) -> Birth | None:
         """Return the record that counts for a node; this client may have known it before it was emptied."""

@@ -146,6 +146,20 @@ def test_node_that_does_not_answer_the_question_about_its_memory_is_asked_again(
     assert knows(guarded) == [ORIGINAL, ORIGINAL, NEWBORN]
 
 
+def test_node_that_can_not_write_its_record_is_asked_once_a_second(guarded):
+    """It is out of memory, or its disk is full, for hours."""
+    asked = []
+    guarded.registry.initialize(asked.append)
+    answer(asked[0], b"original 1", 0, 1)
+    asked[0].tally.record(2, [b"", 1000, b"s2@15"])
+    for _ in range(100):
+        guarded.now += 0.1
+        guarded.registry.initialize(asked.append)
+        answer(asked[-1], b"original 1", 0, 1)
+        asked[-1].tally.record(2, [b"", 1000, b"s2@15"])
+    assert len(asked) <= 18, "more often only while it may be new"
+
+
 def test_client_that_knew_nodes_before_does_not_believe_that_they_are_new(guarded):
     """Another client may believe so, if it connects after all of them were emptied."""
     asked, known = [], []
