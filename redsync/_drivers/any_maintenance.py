@@ -292,6 +292,8 @@ class NodeRegistry:
                 )
         self._processes.note(node.index, info.process)
         self._unchanged.clear()
+        # Answers to an earlier question are older than this record, and may be under another name.
+        self._asking, self._not_before = None, 0.0
         node.meet(info._replace(birth=self._judge(node, info.birth)), self._clock())
 
     def _is_present(self, node: Node) -> bool:
@@ -362,9 +364,7 @@ class NodeRegistry:
             # Skip the answer of a node whose record has changed meanwhile.
             if choice is not Choice.GRANTED or node.birth is not before:
                 continue
-            process, birth = Birth.initialized(reply)
-            if node.info is None or process != node.info.process:
-                continue  # It was asked under a name from before its latest handshake.
+            _, birth = Birth.initialized(reply)
             node.remember(self._judge(node, birth), now)
             is_same = (birth and birth.stamp) == (before and before.stamp)
             changed = changed or not is_same

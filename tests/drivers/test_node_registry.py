@@ -6,7 +6,7 @@ import pytest
 import redis
 
 from redsync import ConfigurationError
-from redsync._core.memory import BLANK, NEWBORN, ORIGINAL, Birth
+from redsync._core.memory import BLANK, LOOK, NEWBORN, ORIGINAL, Birth
 from redsync._core.observing import NodeChanged
 from redsync._drivers.any_maintenance import NodeRegistry
 from redsync._drivers.nodes import NodeInfo, make_nodes
@@ -127,7 +127,8 @@ def test_answer_under_a_former_name_counts_for_nothing(guarded):
     guarded.connect(0)
     answer(asked[0], b"newborn 1", 0, 1, 2)
     guarded.registry.initialize(asked.append)
-    assert knows(guarded) == [None, NEWBORN, NEWBORN]
+    assert knows(guarded) == [None] * 3
+    assert len(asked) == 2, "all are asked again"
     assert b"s0@20" in guarded.life.session.processes.named
 
 
@@ -144,6 +145,24 @@ def test_node_that_does_not_answer_the_question_about_its_memory_is_asked_again(
     answer(asked[1], b"newborn 1", 2)
     guarded.registry.initialize(asked.append)
     assert knows(guarded) == [ORIGINAL, ORIGINAL, NEWBORN]
+
+
+def test_look_from_before_a_connect_does_not_show_that_nodes_are_new():
+    """Nodes 2 and 3 may have been emptied after it, and node 1 before its connect: no instant had all three records."""
+    net, asked = Net(restart_guard=1.0), []
+    net.births = [Birth(BLANK, 5000, b"s%d@15" % index, 0.0) for index in range(3)]
+    net.connect(0, 1, 2)
+    net.registry.initialize(asked.append)
+    net.cut(0)
+    asked[0].tally.fail(0, "cut")
+    net.births[0] = Birth(BLANK, 5000, b"s0@15", 0.0)
+    net.connect(0)
+    answer(asked[0], b"blank 5000", 1, 2)
+    for later in (0.0, 0.1, 1.0, 0.1):
+        net.now += later
+        net.registry.initialize(asked.append)
+        answer(asked[-1], b"blank 5000", 0)
+    assert [request.effect.command.args[0] for request in asked] == [LOOK, LOOK, NEWBORN]
 
 
 def test_node_that_can_not_write_its_record_is_asked_once_a_second(guarded):
