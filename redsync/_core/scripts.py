@@ -146,6 +146,11 @@ class ClaimKind(NamedTuple):
         """True if a thread or task holds it; a mutex or permit belongs to its object."""
         return self.value_type == b"hash" or self.mode != b""
 
+    @property
+    def is_shared(self) -> bool:
+        """True if several owners may hold it together."""
+        return self.mode == b"r:"
+
     @classmethod
     def of(cls, noun: str, value_type: bytes, *, label: str = "lock") -> ClaimKind:
         """Return the kind whose scripts are called `<noun>_acquire` and so on."""

@@ -80,7 +80,7 @@ def acquire_new(claim: Claim, now: float) -> Steps[HoldState | None]:
     queue = waiter = request.owner.claim(next(session.claims), request.kind.mode)
     # It asks at once if it tries just once, if its place on the nodes decides the order (tickets), or if several may
     # get the lock together (readers). Others wait in the process first.
-    if request.timeout != 0 and claim.policy.may_join_later and not request.kind.mode:
+    if request.timeout != 0 and claim.policy.may_join_later and not request.kind.is_shared:
         # Acquires with different leases wait separately: one whose lease is too short for these nodes never succeeds,
         # and must not hold up others.
         queue = request.keys.lock, request.lease

@@ -4,8 +4,8 @@ import pytest
 
 from redsync._core.effects import Broadcast
 from redsync._core.local_queues import LIMIT, RETRIERS, RETRIES
-from redsync._protocols.lock import FAIR_LOCK
-from redsync._protocols.read_write_lock import READ
+from redsync._protocols.lock import FAIR_LOCK, LOCK
+from redsync._protocols.read_write_lock import READ, WRITE
 from redsync.exceptions import QuorumError
 from tests.support.toy_replies import NEW, busy, held, without_quorum, won
 
@@ -46,8 +46,9 @@ def test_acquire_that_tries_once_or_is_ordered_by_nodes_or_is_first_asks_at_once
 
 
 @pytest.mark.usefixtures("queues")
-def test_acquire_interrupted_before_it_asks_rolls_nothing_back(toy):
-    assert toy.interrupt(toy.acquiring(), [WAIT], 0) == ["signal"]
+@pytest.mark.parametrize("kind", [LOCK, WRITE], ids=["lock", "write lock"])
+def test_acquire_interrupted_before_it_asks_rolls_nothing_back(toy, kind):
+    assert toy.interrupt(toy.acquiring(kind=kind), [WAIT], 0) == ["signal"]
     assert (toy.commands, list(toy.session.holds), toy.requested.state) == ([], [], None)
 
 
