@@ -133,9 +133,9 @@ class QueuePolicy(ABC):
         lost_too_soon = verdict is Verdict.LOST and None in tally.ballots and not self.enough(tally)
         return Verdict.PENDING if lost_too_soon else verdict
 
-    @abstractmethod
     def enough(self, tally: Tally) -> bool:
         """Return whether refusals that rule a quorum out say enough to decide."""
+        return is_held(tally)
 
     @abstractmethod
     def ask(self, now: float) -> tuple[Arg, ...]:
@@ -257,9 +257,6 @@ class NoQueue(QueuePolicy):
         """Wait without a queue; `backoff(tries, random)` returns the seconds to sleep after that many tries."""
         super().__init__(**waiting)
         self._backoff = backoff
-
-    def enough(self, tally: Tally) -> bool:
-        return is_held(tally)
 
     def ask(self, now: float) -> tuple[Arg, ...]:  # noqa: ARG002
         return ()

@@ -118,9 +118,6 @@ class SlotQueue(FifoByNumber):
         """Return the arguments by which a rollback restores a place that grants removed; empty if there is none."""
         return (wanted, 0, *self.words) if self.taken and self.waits and not self._suspended else ()
 
-    def enough(self, tally: Tally) -> bool:  # noqa: ARG002  (the claim decides that by the slots)
-        return True
-
     def ask(self, now: float) -> tuple[Arg, ...]:  # noqa: ARG002
         if not self.has_ticket:
             return ()
