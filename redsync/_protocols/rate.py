@@ -167,8 +167,7 @@ def _room_in(session: Session, pool: Pool, owner: Owner, window: Window, wanted:
     if awaited > _MORE:
         looks, tally = yield from survey(session, pool, owner, holders=awaited + wanted + _MORE, guard=window.guard)
     left = _free_in(looks, permits, tally.quorum, awaited + wanted) if awaited + wanted <= permits else math.inf
-    # If others leave the queue, a waiter may look later than nodes could serve it, by up to this pause.
-    return window.room_after(left, window.place_kept / 2 if awaited else 0.0)
+    return window.room_after(left)
 
 
 def _free_in(looks: Collection[Look], permits: int, quorum: int, wanted: int) -> float:

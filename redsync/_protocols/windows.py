@@ -151,12 +151,10 @@ class Window:
         """Record how many seconds it took to tell nodes, where `telling` was allowed."""
         self._mean += (min(took, telling) - self._mean) * _RECENT
 
-    def room_after(self, left: float, pause: float = 0.0) -> float:
+    def room_after(self, left: float) -> float:
         """Return in how many seconds on this clock there is room, at most; never more than a window and its allowances.
 
-        Args:
-            left: The seconds until there is room, by the nodes' clocks; infinite if they can't tell.
-            pause: For how many seconds after that the waiters to be served first may sleep.
+        `left`: the seconds until there is room, by the nodes' clocks; infinite if they can't tell.
         """
         drift = 1 + self._timing.drift_factor
-        return min(left * drift + pause, self.per * drift + _ROOM_AGAIN)
+        return min(left * drift, self.per * drift + _ROOM_AGAIN)
