@@ -132,6 +132,25 @@ def test_generator_that_lost_its_lock_leaves_the_holds_of_other_threads(client, 
         assert not is_free()
 
 
+@pytest.mark.parametrize("kind", ["lock", "mutex"])
+def test_generator_that_released_its_lock_leaves_the_hold_of_a_later_one(client, is_free, kind):
+    lock = KINDS[kind](client)
+
+    def released():
+        with lock:
+            lock.release()
+            yield
+
+    earlier = released()
+    next(earlier)
+    later = begun(lock)
+    with pytest.raises(NotOwnedError):
+        next(earlier)
+    assert not is_free(kind)
+    later.close()
+    assert is_free(kind)
+
+
 @each_entered
 def test_with_goes_on_after_the_thread_that_began_it(client, is_free, other, in_ended_thread, kind):
     """As FastAPI runs a dependency with a `yield`: in several threads of a pool, which ends idle ones."""
