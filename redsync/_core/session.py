@@ -106,19 +106,15 @@ class AnyRunner(Protocol):
 
     def owner(self) -> Owner:
         """Return the calling thread's or task's owner."""
-        ...
 
     def new_owner(self) -> Owner:
         """Return a new owner, for a claim that belongs to no thread or task."""
-        ...
 
     def now(self) -> float:
         """Return the current instant, in seconds on this runner's clock."""
-        ...
 
     def require_open(self) -> None:
         """Return if the client is open, else raise `ClientClosedError`."""
-        ...
 
 
 class Runner(AnyRunner, Protocol):
@@ -126,18 +122,15 @@ class Runner(AnyRunner, Protocol):
 
     def run(self, steps: Steps[T]) -> T:
         """Perform the protocol's effects until it returns; raises its errors."""
-        ...
 
     def give_back(self, steps: Steps[None]) -> None:
         """Run a protocol that releases something; never wait for an operation that the calling thread itself began.
 
         In a signal handler or a finalizer, another thread may run it a moment later.
         """
-        ...
 
     def task(self) -> ReferenceType[Any] | None:
         """Return the asyncio task in whose step the calling thread is, as a weak reference; None outside of tasks."""
-        ...
 
 
 class Scope(Protocol):
@@ -145,7 +138,6 @@ class Scope(Protocol):
 
     def cancel(self) -> None:
         """Cancel the task that opened the scope, at its next await, unless the scope is closed by then."""
-        ...
 
     def close(self, error: BaseException | None) -> bool:
         """End the scope; return whether `error` is this scope's cancellation and no other one was requested.
@@ -153,7 +145,6 @@ class Scope(Protocol):
         A closed generator can't see what cancelled its task: there the result only says that no other cancellation was
         requested.
         """
-        ...
 
 
 class AsyncRunner(AnyRunner, Protocol):
@@ -161,23 +152,18 @@ class AsyncRunner(AnyRunner, Protocol):
 
     async def run(self, steps: Steps[T]) -> T:
         """Perform the protocol's effects until it returns; raises its errors."""
-        ...
 
     def run_at_once(self, steps: Steps[T]) -> T:
         """Run a protocol that waits for nothing: it neither broadcasts nor sleeps."""
-        ...
 
     def scope(self) -> Scope:
         """Open a scope around the running task's code from now on."""
-        ...
 
     def begin(self, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run an action that releases something, up to its first wait; in another thread, leave it to the loop."""
-        ...
 
     def leave_to_loop(self, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Let the client's loop run an action that releases something; finalizers may call this, in any thread."""
-        ...
 
 
 RunnerT_co = TypeVar("RunnerT_co", bound=AnyRunner, covariant=True)

@@ -49,8 +49,6 @@ __all__ = [
     "QueuePolicy",
     "highest_ticket",
     "is_held",
-    "usual_pause",
-    "waiters_ahead",
 ]
 
 PLACE_KEPT = 3.0
@@ -158,23 +156,18 @@ class QueuePolicy(ABC):
         return usual
 
     def longest_pause(self, tally: Tally, random: float) -> float:
-        """Return for how many seconds to wait for a wake-up before looking again."""
-        return usual_pause(tally, random, self.kept)
+        """Return for how many seconds to wait for a wake-up before looking again.
+
+        That is 0.5 to 1.5 s: more for a waiter far behind, but less than the time for which nodes keep the place.
+        """
+        # By the node that tells the fewest.
+        ahead = min((refusal.ahead for refusal in refusals_of_owners(tally) if refusal.ahead >= 0), default=0)
+        return min((0.5 + random) * (1 + ahead / _FRONT), _LONGEST_SLEEP * self.kept)
 
     def _next_ask_id(self) -> bytes:
         """Number the ask, and return the ask id that nodes keep for it."""
         self.ask_id = b"%d" % next(self.ask_ids)
         return b"%b+%d" % (self.ask_id, milliseconds(self.lease)) if self.lease else self.ask_id
-
-
-def usual_pause(tally: Tally, random: float, kept: float) -> float:
-    """Return 0.5 to 1.5 s: more for a waiter far behind, but less than the time for which nodes keep the place."""
-    return min((0.5 + random) * (1 + waiters_ahead(tally) / _FRONT), _LONGEST_SLEEP * kept)
-
-
-def waiters_ahead(tally: Tally) -> int:
-    """Return how many waiters are before the asker, by the node that tells the fewest."""
-    return min((refusal.ahead for refusal in refusals_of_owners(tally) if refusal.ahead >= 0), default=0)
 
 
 class FifoByArrival(QueuePolicy):

@@ -201,7 +201,7 @@ MISTAKES = [
         scripts=script("lock_release", ("wake(channel, ask_id, head)", "1")),
         patch=(
             *instead(claims, "time_left", lambda tally: 3600.0),
-            *instead(queue_policies, "usual_pause", lambda *_: 3600.0),
+            *instead(queue_policies.QueuePolicy, "longest_pause", lambda *_: 3600.0),
         ),
     ),
     Mistake(
