@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from redsync import AsyncClient, Client, ClientClosedError
+from redsync import AsyncClient, Client, ClientClosedError, QuorumError
 from tests.aio_support import in_loop
 from tests.support.injection import Interruption, alarm
 
@@ -209,6 +209,30 @@ async def test_cancelled_wait_does_not_end_what_the_owner_has_acquired_since(nod
             await asyncio.wait([releasing])
             assert lock.owned()
         assert lock.hold_count() == 1, "the end of the `async with` has nothing left to release"
+
+
+@in_loop
+async def test_nested_acquire_that_fails_neither_shortens_the_hold_nor_waits_for_its_end(nodes):
+    """Not even if it has become the only acquisition meanwhile."""
+    async with AsyncClient(nodes.urls, restart_guard=0) as client, AsyncClient(nodes.urls, restart_guard=0) as rival:
+        lock = client.get_lock("x", min_hold=60)
+        async with lock as hold:
+            for i in range(3):
+                nodes.pause(i)
+            releasing = asyncio.create_task(release_soon(hold))
+            began = time.monotonic()
+            with pytest.raises(QuorumError):
+                await lock.acquire(lease=80)
+            assert time.monotonic() - began < 20
+            await releasing
+            for i in range(3):
+                nodes.resume(i)
+            assert not await rival.get_lock("x").acquire(timeout=0.5)
+
+
+async def release_soon(hold):
+    await asyncio.sleep(0.05)
+    await hold.release()
 
 
 @pytest.mark.parametrize(

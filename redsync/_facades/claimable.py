@@ -140,12 +140,12 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
         """The number of permits; None for a lock."""
         return None
 
-    def _note_success(self, state: HoldState, count: int) -> None:
-        """Record an acquire of `count` acquisitions, on success."""
+    def _note_success(self, state: HoldState, request: AcquireRequest) -> None:
+        """Record the success of an acquire."""
 
     @abstractmethod
-    def _undo_steps(self, state: HoldState, count: int) -> Steps[None]:
-        """Return the protocol that releases the hold of an interrupted acquire."""
+    def _undo_steps(self, state: HoldState, request: AcquireRequest) -> Steps[None]:
+        """Return the protocol that releases what an interrupted acquire has acquired."""
 
     @abstractmethod
     def _leave_steps(self, hold: HoldT) -> Steps[None]:
@@ -180,7 +180,7 @@ class ThreadClaimable(Claimable[Runner, ThreadHoldT], ThreadEnterable[ThreadHold
             state = runner.run(self._begin(request))
             if state is not None:
                 state.task = state.task or task
-                self._note_success(state, count)
+                self._note_success(state, request)
                 hold = self._HOLD(self._host, state, self._tell_lost)
                 if enter is not None:
                     enter(hold)
@@ -189,7 +189,7 @@ class ThreadClaimable(Claimable[Runner, ThreadHoldT], ThreadEnterable[ThreadHold
             if request.state is not None:
                 # Report only the interruption: a hold that is lost, or not released on every node, is over anyway.
                 with suppress(RedsyncError):
-                    runner.give_back(self._undo_steps(request.state, count))
+                    runner.give_back(self._undo_steps(request.state, request))
             raise
         if hold is None and enter is not None:
             raise self._timed_out(request, timeout)
@@ -244,7 +244,7 @@ class TaskClaimable(Claimable[AsyncRunner, TaskHoldT], TaskEnterable[TaskHoldT])
             state = await runner.run(self._begin(request))
             # No await from here on, so nothing comes between the acquire and its `__aexit__`.
             if state is not None:
-                self._note_success(state, count)
+                self._note_success(state, request)
                 hold = self._HOLD(self._host, state, self._tell_lost)
                 if enter is not None:
                     enter(hold)
@@ -252,7 +252,7 @@ class TaskClaimable(Claimable[AsyncRunner, TaskHoldT], TaskEnterable[TaskHoldT])
             self._forget(hold)
             if request.state is not None:
                 with suppress(RedsyncError):
-                    await runner.run(self._undo_steps(request.state, count))
+                    await runner.run(self._undo_steps(request.state, request))
             raise
         if hold is None and enter is not None:
             raise self._timed_out(request, timeout)

@@ -81,8 +81,8 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
             self._check_min_hold(lease)
         return request
 
-    def _note_success(self, state: HoldState, count: int) -> None:
-        if self._min_hold is not None and state.count == count:
+    def _note_success(self, state: HoldState, request: AcquireRequest) -> None:
+        if self._min_hold is not None and not request.nested:
             state.keep_until = self._runner.now() + self._min_hold
 
     def owned(self) -> bool:
@@ -135,10 +135,12 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
         # The body may have released and acquired it again, and no other `with` will release that.
         return self._release_steps(self._own(), 1)
 
-    def _undo_steps(self, state: HoldState, count: int) -> Steps[None]:
-        if state.count == count:
+    def _undo_steps(self, state: HoldState, request: AcquireRequest) -> Steps[None]:
+        if request.nested:
+            state.hurried = state.count == request.holds
+        else:
             state.keep_until = -math.inf  # Its caller never had it.
-        return self._release_steps(state, count)
+        return self._release_steps(state, request.holds)
 
     def _held_steps(self) -> Steps[bool]:
         # A query has a new owner: a refused release may be sent again behind it, but not behind its own owner's next

@@ -68,7 +68,7 @@ class _Counted(Claimable[RunnerT_co, HoldT]):
     def _limit(self) -> int | None:
         return self._pool.limit.permits
 
-    def _undo_steps(self, state: HoldState, _count: int) -> Steps[None]:
+    def _undo_steps(self, state: HoldState, _request: AcquireRequest) -> Steps[None]:
         return give_back(self._runner.session, state)
 
     def _leave_steps(self, hold: HoldT) -> Steps[None]:

@@ -67,6 +67,7 @@ class AcquireRequest:
         for_with: True if a `with` begins with it.
         queue: Makes the policy by which the acquire waits for a lock that others hold, from its attributes.
         state: The hold that was acquired; None if there is none.
+        nested: True if its owner had that hold before.
         holder: The owner that was in the way at the last try, as text; None if it is not known.
     """
 
@@ -82,6 +83,7 @@ class AcquireRequest:
     for_with: bool = False
     queue: Callable[..., QueuePolicy] = FifoByArrival
     state: HoldState | None = None
+    nested: bool = False
     holder: str | None = None
 
     @property

@@ -47,6 +47,7 @@ def acquire(
     # No call between these: an interrupted caller sees in the request what to undo.
     if request.on_lost is not None:
         state.on_lost += [request.on_lost]
+    request.nested = True
     state.count += request.holds
     request.state = state
     if request.lease is None:
