@@ -72,8 +72,11 @@ def _restart_guard(nodes: Sequence[Node]) -> float:
 
     lease = read("REDSYNC_LEASE", 30.0)
     default = lease if len(nodes) > 1 or nodes[0].replicas is not None else 0.0
+    guard = read("REDSYNC_RESTART_GUARD", default)
+    if "REDSYNC_LEASE" not in os.environ and 0 < guard < lease:
+        lease = guard  # programs that set a shorter lease themselves
     try:
-        return timing_of(lease, 0.25, 0.01, read("REDSYNC_RESTART_GUARD", default), None).restart_guard
+        return timing_of(lease, 0.25, 0.01, guard, None).restart_guard
     except ConfigurationError as error:
         raise SetupError(str(error), UNCONFIGURED) from None
 

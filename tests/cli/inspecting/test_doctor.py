@@ -84,7 +84,7 @@ def test_doctor_takes_nodes_on_this_machine_for_a_trial(redsync):
     ("times", "said"),
     [
         ({"REDSYNC_RESTART_GUARD": "nan"}, "restart_guard must be a number of seconds, from 0 to a year, not nan"),
-        ({"REDSYNC_RESTART_GUARD": "5"}, "restart_guard=5 is shorter than the lease of 30 s"),
+        ({"REDSYNC_RESTART_GUARD": "5", "REDSYNC_LEASE": "30"}, "restart_guard=5 is shorter than the lease of 30 s"),
         ({"REDSYNC_RESTART_GUARD": "soon"}, "REDSYNC_RESTART_GUARD must be a number of seconds"),
         ({"REDSYNC_LEASE": "-3"}, "a lease is a positive number of seconds, not -3"),
     ],
@@ -93,6 +93,10 @@ def test_times_that_no_client_accepts_end_with_status_78(redsync, times, said):
     done = redsync("doctor", "--json", **times)
     assert (done.status, done.out) == (78, "")
     assert said in done.err
+
+
+def test_guard_may_be_shorter_than_a_lease_that_programs_set(redsync):
+    assert redsync("doctor", "--json", REDSYNC_RESTART_GUARD="2").json["restart_guard"] == 2
 
 
 @pytest.fixture
