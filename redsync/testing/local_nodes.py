@@ -60,11 +60,11 @@ class LocalNodes(ServerGroup):
         n: int = 5,
         *,
         server: str | os.PathLike[str] | None = None,
-        config: Mapping[str, str] | None = None,
+        config: Mapping[str, object] | None = None,
     ) -> None:
         if n < 1:
             raise ValueError(f"a test needs at least one node, not {n}")
-        self._config = dict(config or {})
+        self._config = {name: str(value) for name, value in (config or {}).items()}
         super().__init__([n], server)
         _log.info("started %d nodes: %s, %s", n, self.version or "version unknown", self.server)
 

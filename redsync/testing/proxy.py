@@ -58,6 +58,8 @@ class FaultProxy:
     garbage: bool
 
     def __init__(self, target_port: int) -> None:
+        if not isinstance(target_port, int) or isinstance(target_port, bool) or not 1 <= target_port <= 65535:
+            raise ValueError(f"target_port must be a server's port, from 1 to 65535, not {target_port!r}")
         self.drop_requests = self.drop_replies = self.refuse = self.half_replies = self.garbage = False
         self._delay, self._blackhole = 0.0, False
         self._target_port = target_port

@@ -15,6 +15,15 @@ from redsync.testing.simulator.loop import NoRealIOError
 SIMULATION = {"seed": 4}
 
 
+def test_mistakes_of_callers_are_errors_with_a_sentence():
+    with Simulation(**SIMULATION) as sim:
+        sim.machine("a")
+        with pytest.raises(ValueError, match="a machine 'a' already exists"):
+            sim.machine("a")
+    with pytest.raises(RuntimeError, match="the simulation is over"):
+        sim.run()
+
+
 def test_asyncio_works_unchanged(sim, machine):
     async def program():
         queue = asyncio.Queue()

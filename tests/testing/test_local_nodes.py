@@ -81,8 +81,9 @@ def test_nodes_answer_when_started():
 
 
 def test_config_reaches_the_servers_and_a_restart_forgets_what_they_wrote_to_disk():
-    with LocalNodes(1, config={"appendonly": "yes", "appendfsync": "always", "save": "900 1"}) as nodes:
+    with LocalNodes(1, config={"appendonly": "yes", "appendfsync": "always", "save": "900 1", "hz": 50}) as nodes:
         [port] = nodes.ports
+        assert b"\r\n50\r\n" in ask(port, "CONFIG GET hz")
         assert b"\r\n900 1\r\n" in ask(port, "CONFIG GET save")
         ask(port, "SET key value")
         nodes.restart(0)

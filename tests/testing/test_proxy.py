@@ -184,6 +184,12 @@ def test_heal_switches_every_fault_off(proxy, connect):
     connect()
 
 
+@pytest.mark.parametrize("port", [0, -1, 65536, "redis://127.0.0.1:6379/0", True, None])
+def test_target_that_is_no_port_is_refused(port):
+    with pytest.raises(ValueError, match="target_port must be a server's port, from 1 to 65535, not"):
+        FaultProxy(port)
+
+
 def test_close_resets_connections_and_leaves_no_port_thread_or_socket(node):
     threads = threading.active_count()
     with FaultProxy(node) as proxy:

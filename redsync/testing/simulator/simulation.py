@@ -195,7 +195,8 @@ class Simulation:
 
     def machine(self, name: str) -> Machine:
         """Return a new machine."""
-        assert all(machine.name != name for machine in self.machines), f"a machine {name!r} already exists"
+        if any(machine.name == name for machine in self.machines):
+            raise ValueError(f"a machine {name!r} already exists")
         machine = Machine(self, name)
         self.machines.append(machine)
         return machine
@@ -209,7 +210,8 @@ class Simulation:
             SimulationError: A promise was broken, or the programs do not end.
             Exception: The error that ended a program.
         """
-        assert not self._over, "the simulation is over"
+        if self._over:
+            raise RuntimeError("the simulation is over: create another one")
         self._waits = until is None
         alive = bool(self._pending) or not self._waits
         collects = gc.isenabled()
