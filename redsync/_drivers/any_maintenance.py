@@ -174,7 +174,9 @@ class NodeRegistry:
         if locator is None:
             return True
         if (present := locator.present) is not None:
-            node.location = present
+            if node.location != present:
+                node.location = present
+                node.generation += 1  # Last: until then a set may have begun to connect to the former place.
             return True
         if locator.is_decided:
             problem = (
@@ -271,8 +273,11 @@ class NodeRegistry:
 
         Raises:
             ConfigurationError: It is the same server as another node.
-            ConnectionError: It is the same for now, because two slots of a cluster have one owner.
+            ConnectionError: It is the same for now, because two slots of a cluster have one owner. Or it was replaced
+                during the connect.
         """
+        if (moved := node.moved()) is not None:
+            raise ConnectionError(moved)
         for other in self._nodes:
             if other is node or other.info is None:
                 continue

@@ -359,12 +359,23 @@ class AnyLinkSet(ABC):
             return
         if request.done:
             return
+        if request.guard and link.node.locator is not None and (reason := self._reason_to_doubt(link, request.guard)):
+            request.fail(link.index, reason)
+            return
         ended = tally.record(link.index, reply, now)
         if ended is None:
             # A proxy may have lost or repeated an answer, which would shift all later replies to other requests.
             raise LinkFault(f"sent an unexpected reply {outline(reply)}")
         if ended:
             request.finish()
+
+    def _reason_to_doubt(self, link: AnyLink, guard: float) -> str | None:
+        """Return why a vote that has just come may be that of a former master; None if it is not.
+
+        It counts until its lease ends, however late it was given, so what holds as the command is sent is not enough.
+        """
+        reason = link.node.unconfirmed(self._clock(), guard)
+        return reason or (link.node.down_reason if link.generation != link.node.generation else None)
 
     def _take_error(self, link: AnyLink, request: Request, text: str, now: float) -> None:
         node = link.node

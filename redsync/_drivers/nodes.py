@@ -47,7 +47,7 @@ _FORGETFUL = r"FORGETFUL (-1|[0-9]{1,15})"
 """A node's answer if it has remembered for less time than a claim needs: the time in ms, or -1 if it can't tell."""
 
 _CONFIRMED: Final = 2 / 3
-"""The part of the quarantine within which witnesses must have been asked; the rest is for drift, and for the vote."""
+"""The part of the quarantine within which witnesses must have been asked as a vote counts; the rest is for drift."""
 
 
 ConnectionId: TypeAlias = tuple[str, int]
@@ -211,11 +211,11 @@ class Node:
         return 0 if self.locator is None else self.locator.needed
 
     def moved(self) -> str | None:
-        """Return why its connection leads to a former server; None if it does not."""
+        """Return why `location` is that of a former server; None if it is not, as far as the client knows."""
         if self.locator is None:
             return None
         present = self.locator.present
-        if present is None or not self.connected or present == self.location:
+        if present is None or self.location is None or present == self.location:
             return None
         return f"its {self.locator.WITNESSES} name {present} as the master now, epoch {present.epoch}"
 
@@ -266,13 +266,19 @@ class Node:
         """Return why the node takes no part in new grants with a guard at an instant; None if it does."""
         left = self.remembers_since + guard - now
         if not guard or left <= 0:
-            return self._unconfirmed(now, guard)
+            return self.unconfirmed(now, guard)
         when = "until all nodes were asked" if left == math.inf else f"for {left:.1f} s"
         return f"{FORGOT} claims: no new grants {when} (restart_guard)"
 
-    def _unconfirmed(self, now: float, guard: float) -> str | None:
+    def unconfirmed(self, now: float, guard: float) -> str | None:
         """Return why its server may no longer be the master, as far as the client knows; see `discovery`."""
-        if not (guard and self.needed) or self.locator is None or now - self.locator.confirmed_at <= guard * _CONFIRMED:
+        if not guard or self.locator is None:
+            return None
+        # First: news makes it recent, too.
+        is_recent = now - self.locator.confirmed_at <= guard * _CONFIRMED
+        if (moved := self.moved()) is not None:
+            return moved
+        if is_recent or not self.needed:
             return None
         why = f": {self.locator.unknown_reason}" if self.locator.unknown_reason else ""
         return (

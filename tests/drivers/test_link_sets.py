@@ -15,6 +15,7 @@ from redsync._core.observing import Round
 from redsync._core.replies import MOST_BYTES
 from redsync._drivers import link_sets, links
 from redsync._drivers.acknowledgements import hold_back
+from redsync._drivers.discovery import Location
 from redsync._drivers.handshake_connections import HandshakeConnection
 from redsync._drivers.links import GIVE_UP, Link
 from redsync._drivers.requests import Codec
@@ -229,6 +230,31 @@ def test_link_to_a_former_server_ends_before_anything_is_sent(desk, link_set, fa
     assert fars[1].take() == b""
     assert fars[1].ended()
     assert desk.pending() == [0, 1, 0]
+
+
+def test_vote_counts_only_while_its_server_is_known_to_be_the_master():
+    """The process may be paused within the round: it may have come, or been given, long after the request was sent."""
+    desk = Desk(urls=["redis+sentinel://s1,s2,s3/mymaster?replicas=2"])
+    (node,), link_set = desk.nodes, desk.make_set()
+    node.location = node.locator.present = Location("a", 1, 7)
+    far, votes = desk.install(link_set, 0), []
+
+    def vote(later, *, moves=False, **options):
+        node.locator.confirmed_at = desk.now
+        request = desk.ask(link_set, **options)
+        desk.now += later
+        node.generation += moves
+        far.say(YES)
+        hear(link_set)
+        votes.extend(choices(request.tally))
+
+    vote(6.0, guard=9.0)
+    vote(6.1, guard=9.0)
+    vote(6.1)
+    vote(0.0, guard=9.0, moves=True)
+    assert votes == ["granted", "failed", "granted", "failed"]
+    link_set.end("over", orderly=True)
+    desk.close()
 
 
 # Silence.

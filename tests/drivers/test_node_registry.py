@@ -9,6 +9,7 @@ from redsync import ConfigurationError
 from redsync._core.memory import BLANK, LOOK, NEWBORN, ORIGINAL, Birth
 from redsync._core.observing import NodeChanged
 from redsync._drivers.any_maintenance import NodeRegistry
+from redsync._drivers.discovery import Location
 from redsync._drivers.nodes import NodeInfo, make_nodes
 from tests.support.scripted import StandIn
 
@@ -18,13 +19,13 @@ URLS = [f"redis://node-{i}" for i in range(3)]
 class Net:
     """Three addresses, the server behind each, and a client's connections to them."""
 
-    def __init__(self, restart_guard=0.0):
+    def __init__(self, restart_guard=0.0, urls=URLS):
         self.now = 100.0
         self.servers = ["s0", "s1", "s2"]
         self.names = {server: b"%b@15" % server.encode() for server in self.servers}
         self.births = [None] * 3
-        self.links = [None] * 3
-        self.nodes = make_nodes(URLS, redis.Redis)
+        self.nodes = make_nodes(urls, redis.Redis)
+        self.links = [None] * len(self.nodes)
         self.life = StandIn(self.nodes, lambda: self.now, restart_guard=restart_guard)
         self.registry = NodeRegistry(self.life, self, 2.0, lambda: None)
 
@@ -89,6 +90,32 @@ def test_no_set_keeps_links_to_a_server_in_the_name_of_a_former_node(net):
     net.servers[:2] = "s1", "s0"
     assert net.connect(0) == [0]
     assert [node.generation - old for node, old in zip(net.nodes, before, strict=True)] == [1, 1, 0]
+
+
+@pytest.fixture
+def group():
+    """A group that is down, and its master according to its Sentinels."""
+    net = Net(urls=["redis+sentinel://s1,s2,s3/mymaster?replicas=2"])
+    net.nodes[0].locator.present = Location("a", 1, 7)
+    net.registry.due(connecting=[])
+    return net
+
+
+def test_no_set_keeps_links_to_a_former_master_though_the_maintenance_has_none(group):
+    (node,) = group.nodes
+    before = node.generation
+    node.locator.present = Location("b", 1, 8)
+    assert group.registry.due(connecting=[]) == [node]
+    assert node.location == Location("b", 1, 8)
+    assert node.generation > before
+
+
+def test_master_that_was_replaced_during_the_connect_is_refused(group):
+    (node,) = group.nodes
+    node.locator.present = Location("b", 1, 8)
+    with pytest.raises(ConnectionError, match="its Sentinels name b:1 as the master now, epoch 8"):
+        group.meet(0)
+    assert node.info is None
 
 
 def test_server_has_one_name_though_two_nodes_had_it(net):

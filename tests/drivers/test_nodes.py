@@ -142,6 +142,9 @@ def test_node_with_replicas_is_ineligible_unless_its_sentinels_have_confirmed_it
     assert group.status(1020.1, False, GUARD).state == "quarantined"
     assert group.ineligible_reason(1020.1, 0.0) is None, "renewals need no guard"
     assert group.ineligible_reason(1020.1, 2 * GUARD) is None
+    group.locator.present = Location("b", 1, 8)
+    assert group.ineligible_reason(1020.0, GUARD) == "its Sentinels name b:1 as the master now, epoch 8"
+    assert group.ineligible_reason(1020.0, 0.0) is None
 
 
 def test_node_without_replicas_needs_no_confirmation_by_its_sentinels():

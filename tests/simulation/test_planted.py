@@ -401,7 +401,7 @@ MISTAKES = [
     ),
     Mistake(
         "a master needs no recent confirmation", Exclusion, "is held by b:1 on b", "replicas_that_return",
-        patch=instead(Node, "_unconfirmed", nothing),
+        patch=instead(Node, "unconfirmed", nothing),
     ),
     Mistake(
         "a replica without a record is new", Exclusion, "is held by a:1 on a .* and b:1 on b", "promoted_empty",

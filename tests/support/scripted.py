@@ -138,10 +138,10 @@ class Desk(StandIn):
         step: The time that passes with each look at the clock.
     """
 
-    def __init__(self, nodes=3):
+    def __init__(self, nodes=3, urls=()):
         self.now = 100.0
         self.step = 0.0
-        made = make_nodes([f"redis://node{index}" for index in range(nodes)], redis.Redis)
+        made = make_nodes(urls or [f"redis://node{index}" for index in range(nodes)], redis.Redis)
         super().__init__(made, self.look_at_clock)
         for node in self.nodes:
             node.connected = True
