@@ -64,8 +64,7 @@ for i = 1, permits do
   end
 end
 
-tidy()
-local lengthened = longest > 0 and redis.call('exists', KEYS[1]) == 1 and keep_slots(longest)
+local lengthened = longest > 0 and keep_slots(longest)
 local limit = ARGV[3 * permits + 1]
 local version = tonumber(string.match(limit, '^%d+'))
 local its_limit, its_version, _, its_window = read_limit(KEYS[6])

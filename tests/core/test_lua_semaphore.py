@@ -340,6 +340,32 @@ def test_renewal_lengthens_and_reports(sem):
     assert all(sem.redis.pttl(key) > 40_000 for key in HELD)
 
 
+def test_renewal_counts_no_expired_permit_and_wakes_the_waiters_that_fit(sem):
+    late = [b"p%d:1" % i for i in range(5)]
+    for owner in (A, *late):
+        sem.ask(owner, permits=6)
+    assert sem.wait(B, 1, permits=6)[1] == b"full"
+    for owner in late:
+        sem.expire(owner)
+    assert sem.renew((late[4], b"5", LEASE), limit=b"0 6") == [HEALED], "the script removes only some"
+    assert sem.woken() == [B]
+
+
+def test_keys_outlast_the_longest_lease_of_a_renewal(sem):
+    sem.ask(A)
+    sem.ask(B)
+    assert sem.renew((A, b"0", 100_000), (B, b"1", LEASE)) == [HAD, HAD]
+    assert all(sem.redis.pttl(key) > 100_000 for key in HELD)
+
+
+def test_renewal_that_heals_a_permit_removes_the_place_of_its_owner(sem):
+    sem.ask(A, 4)
+    sem.wait(B, 1)
+    sem.release(A)
+    assert sem.renew((B, b"1", LEASE)) == [HEALED]
+    assert sem.queued() == []
+
+
 def test_renewal_heals_a_forgotten_permit_but_does_not_count_it(sem):
     assert sem.renew((A, b"1,3", LEASE), (B, b"0", LEASE)) == [HEALED, HEALED]
     assert sem.slots() == {A: b"1,3", B: b"0"}
@@ -552,6 +578,7 @@ def test_limit_of_a_rate_limiter_has_its_window_and_is_resized_only_under_that(s
     assert sem.look()[4] == 60
     assert sem.ask(B, window=(60,)) == b"1"
     assert sem.resize(V1, 5, (60,)) == [V1, 5]
+    assert sem.renew((A, b"0", LEASE)) == [HAD], "a semaphore's permit does not learn it"
     assert sem.redis.get(KEYS.limit) == b"%d 5 60" % V1
     assert sem.redis.ttl(KEYS.limit) == -1, "permanently, like that of a semaphore"
     assert sem.ask(C, window=(60,))[1:] == [b"limit", 0, 0, b"%d 5 60" % V1]
