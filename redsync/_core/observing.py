@@ -38,8 +38,6 @@ __all__ = [
     "is_function",
 ]
 
-_FAILED = Choice.FAILED
-
 _MOST_STEPS = 128
 """The most steps kept of one acquire: a wait of hours has thousands."""
 
@@ -203,8 +201,8 @@ class Round(NamedTuple):
         """Return what observers learn of a tally."""
         sent_at = tally.sent_at
         votes = [(node, vote) for node, vote in zip(tally.nodes, tally.ballots, strict=True) if vote is not None]
-        took = [(node, vote[3] - sent_at) for node, vote in votes if vote[0] is not _FAILED]
-        return cls(took, [(node, vote[2]) for node, vote in votes if vote[0] is _FAILED] if tally.failed else [])
+        took = [(node, vote[3] - sent_at) for node, vote in votes if vote[0] is not Choice.FAILED]
+        return cls(took, [(node, vote[2]) for node, vote in votes if vote[0] is Choice.FAILED] if tally.failed else [])
 
 
 class ObserverSubscription(NamedTuple):

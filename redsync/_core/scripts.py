@@ -34,7 +34,7 @@ import re
 from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 __all__ = ["Arg", "ClaimKind", "Command", "Script"]
 
@@ -115,7 +115,7 @@ class Command(NamedTuple):
 
 
 class ClaimKind(NamedTuple):
-    """The scripts of one kind of claim.
+    """The scripts of one kind of claim, and how its waiters queue.
 
     Attributes:
         value_type: The type of the value at its key, as the nodes call it.
@@ -126,6 +126,7 @@ class ClaimKind(NamedTuple):
         label: The noun for it in messages.
         mode: Distinguishes kinds that share a lock's keys and scripts: their claims begin with it. Empty if none does.
             With a mode, even an acquire that does not wait respects the queue.
+        queue: Makes the policy by which its waiters queue, which must fit `acquire`; None if the claim makes it.
     """
 
     value_type: bytes
@@ -135,6 +136,7 @@ class ClaimKind(NamedTuple):
     renew: Script
     label: str = "lock"
     mode: bytes = b""
+    queue: Any = None
 
     @property
     def shares_names(self) -> bool:

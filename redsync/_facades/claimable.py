@@ -26,7 +26,6 @@ from redsync._facades.enterable import Enterable, TaskEnterable, ThreadEnterable
 from redsync._facades.hold import AnyHold, AsyncHold, Hold
 from redsync._protocols.claims import AcquireRequest
 from redsync._protocols.observed import observed
-from redsync._protocols.queue_policies import FifoByArrival, QueuePolicy
 from redsync.exceptions import AcquireTimeout, RedsyncError
 
 __all__ = ["Acquire", "Claimable", "HoldOptions", "HoldT", "LockOptions", "TaskClaimable", "ThreadClaimable"]
@@ -71,7 +70,6 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
 
     _HOLD: type[HoldT]
     _KIND: ClassVar[ClaimKind]
-    _QUEUE: ClassVar[type[QueuePolicy]] = FifoByArrival
     _acquire_steps: Acquire
     _keys: LockKeys
 
@@ -119,7 +117,6 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
             max_hold=self._max_hold,
             on_lost=self._tell_lost,
             holds=count,
-            queue=self._QUEUE,
         )
 
     def _begin(self, request: AcquireRequest) -> Steps[HoldState | None]:

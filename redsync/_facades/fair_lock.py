@@ -10,11 +10,8 @@ with client.get_fair_lock("printer"):
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from redsync._facades.lock import AsyncLock, Lock
 from redsync._protocols.lock import FAIR_LOCK
-from redsync._protocols.queue_policies import FifoByTicket, QueuePolicy
 
 __all__ = ["AsyncFairLock", "FairLock"]
 
@@ -33,7 +30,6 @@ class FairLock(Lock):
     """
 
     _KIND = FAIR_LOCK
-    _QUEUE: ClassVar[type[QueuePolicy]] = FifoByTicket
 
 
 class AsyncFairLock(AsyncLock):
@@ -43,4 +39,3 @@ class AsyncFairLock(AsyncLock):
     """
 
     _KIND = FAIR_LOCK
-    _QUEUE: ClassVar[type[QueuePolicy]] = FifoByTicket

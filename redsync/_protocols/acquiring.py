@@ -223,15 +223,7 @@ def _asks_again(claim: Claim, tally: Tally, *, over: bool) -> bool:
     if tally.without_quorum:
         return False
     may_queue = not (tally.won or over)
-    return claim.asks_again(tally) or (may_queue and claim.may_queue(tally) and _queue(claim, tally))
-
-
-def _queue(claim: Claim, tally: Tally) -> bool:
-    """Ask for a place with the next try, if this round has told enough to know which; return whether it has."""
-    if not claim.policy.learn(tally):
-        return False
-    claim.queued()
-    return True
+    return claim.asks_again(tally) or (may_queue and claim.may_queue(tally) and claim.queue(tally))
 
 
 def _roll_back(claim: Claim, claim_id: bytes, nodes: int, *, leave: bool) -> Steps[int]:
@@ -275,7 +267,7 @@ def _wait_for_nodes(
     if splits:
         session.note(claim.request, "split", tally.at)
         # From now on each try queues in the same step in which a node refuses it.
-        _queue(claim, tally)
+        claim.queue(tally)
         usual = retry_delay(splits, random, longest=0.05)
     else:
         usual = min(claim.seconds_to_look(tally, random), claim.policy.longest_pause(tally, random))

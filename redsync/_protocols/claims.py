@@ -23,7 +23,7 @@ from redsync._core.session import Session
 from redsync._core.text import one_line
 from redsync._core.timing import milliseconds
 from redsync._protocols.answers import most_refusals, refusals_of_owners, time_left, type_error
-from redsync._protocols.queue_policies import PLACE_KEPT, FifoByArrival, QueuePolicy
+from redsync._protocols.queue_policies import PLACE_KEPT, QueuePolicy
 from redsync.exceptions import RedsyncError
 
 __all__ = ["AcquireRequest", "Claim"]
@@ -65,7 +65,7 @@ class AcquireRequest:
         on_lost: The callback for a loss of the hold.
         holds: The number of acquisitions to make at once.
         for_with: True if a `with` begins with it.
-        queue: Makes the policy by which the acquire waits for a lock that others hold, from its attributes.
+        queue: Makes the policy by which the acquire waits for a lock that others hold; None: that of its kind.
         state: The hold that was acquired; None if there is none.
         nested: True if its owner had that hold before.
         holder: The owner that was in the way at the last try, as text; None if it is not known.
@@ -81,7 +81,7 @@ class AcquireRequest:
     on_lost: Callable[[HoldState], object] | None = None
     holds: int = 1
     for_with: bool = False
-    queue: Callable[..., QueuePolicy] = FifoByArrival
+    queue: Callable[..., QueuePolicy] | None = None
     state: HoldState | None = None
     nested: bool = False
     holder: str | None = None
@@ -145,7 +145,8 @@ class Claim:
         )
 
     def _new_policy(self, **waiting: Any) -> QueuePolicy:
-        return self.request.queue(**waiting)
+        policy: QueuePolicy = (self.request.queue or self.request.kind.queue)(**waiting)
+        return policy
 
     @property
     def _lease_handed(self) -> float:
@@ -219,8 +220,9 @@ class Claim:
         """Return whether to ask for a place at once; else only with the next try."""
         return not self.is_split(tally)
 
-    def queued(self) -> None:
-        """Record that from the next round on the acquire asks for a place."""
+    def queue(self, tally: Tally) -> bool:
+        """Ask for a place with the next try, if this round has told enough to know which; return whether it has."""
+        return self.policy.learn(tally)
 
     def is_split(self, tally: Tally) -> bool:
         """Return whether no other owner visibly has a quorum: then there is most likely no release to wait for.

@@ -17,13 +17,14 @@ from redsync._core.session import Session
 from redsync._protocols.acquiring import acquire_new
 from redsync._protocols.claims import AcquireRequest, Claim
 from redsync._protocols.holding import check
+from redsync._protocols.queue_policies import FifoByArrival, FifoByTicket
 from redsync._protocols.renewal import extend
 
 __all__ = ["FAIR_LOCK", "LOCK", "acquire"]
 
-LOCK = ClaimKind.of("lock", b"hash")
+LOCK = ClaimKind.of("lock", b"hash")._replace(queue=FifoByArrival)
 
-FAIR_LOCK = LOCK._replace(acquire=Script.load("fair_lock_acquire"))
+FAIR_LOCK = LOCK._replace(queue=FifoByTicket, acquire=Script.load("fair_lock_acquire"))
 """The fair lock: the claim and re-entry of the reentrant lock, with a queue by ticket; see `queue_policies`."""
 
 

@@ -17,11 +17,12 @@ from redsync._core.session import Session
 from redsync._protocols.claims import AcquireRequest
 from redsync._protocols.holding import check
 from redsync._protocols.lock import acquire
+from redsync._protocols.queue_policies import FifoByArrival
 from redsync.exceptions import UpgradeError
 
 __all__ = ["READ", "WRITE", "acquire_to_write"]
 
-READ = ClaimKind.of("read_write_lock", b"zset")._replace(mode=b"r:")
+READ = ClaimKind.of("read_write_lock", b"zset")._replace(queue=FifoByArrival, mode=b"r:")
 WRITE = READ._replace(mode=b"w:")
 
 

@@ -283,9 +283,12 @@ class SlotClaim(Claim):
     def may_queue(self, tally: Tally) -> bool:  # noqa: ARG002  (a ticket decides the order)
         return True
 
-    def queued(self) -> None:
+    def queue(self, tally: Tally) -> bool:
+        if not super().queue(tally):
+            return False
         # Any slots will do: the next round takes a place in the queue as well.
         self._exact, self._rounds = (), 0
+        return True
 
     def holder(self, tally: Tally) -> None:
         """Return None: many have the slots."""
