@@ -24,7 +24,8 @@ local now = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
 local kind, since, rest = string.match(record or '', '^(%l+) (%d+)(.*)$')
 local gets
 if epoch and ARGV[1] ~= 'greet' and rest ~= ' ' .. process then
-  gets = nil  -- Only a client that has just greeted the server knows its current name.
+  -- Only a client that has just greeted the server knows its current name.
+  gets = nil
 elseif not record then
   -- After a decision another server was the master before: a replica that had nothing yet is not new.
   local new = ARGV[1] == 'newborn' and 'newborn' or 'blank'
