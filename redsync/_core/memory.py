@@ -35,8 +35,9 @@ decisions would not notice that a server was a replica in between, and got its o
 follows is *joining*, and under it a node grants nothing. It follows even where there is no record, because a replica
 that is promoted before it got any data looks like a new node; only the number 0 says that nothing was decided yet. Once
 the group's replicas have the record (`acknowledgements`), none of them can acknowledge grants of the former server any
-more, unless it reconnects to that server (`discovery`). Only then does a client make the record newborn, and the guard
-counts from there.
+more, unless it returns to that server. A decision may send it back, see `discovery`; that nothing else does is a
+condition, see `docs/operate/sentinel.md`. Only then does a client make the record newborn, and the guard counts from
+there.
 
 The history of a server's data also changes when its first replica comes, and clients that are connected do not learn of
 it. If each wrote the record under the name that it knows, they would overwrite each other's again and again. So only a

@@ -4,15 +4,16 @@ A node behind a Sentinel group, or a voter of a cluster, has no fixed address: i
 locator collects the answers of its *witnesses*, the Sentinels or some nodes of the cluster, and draws the conclusion;
 it does no input or output. The maintenance asks the witnesses.
 
-**A majority of the listed witnesses must answer**, and the answer with the highest epoch counts. A single witness may
-have been cut off together with a master that was replaced long ago. A client that believed such a witness would count
-the votes of a server that has missed everything since.
+**A majority of the listed witnesses must name the master**, and none of those that answer a later decision, which has
+a higher epoch. A single witness may have been cut off together with a master that was replaced long ago. A client that
+believed such a witness would count the votes of a server that has missed everything since.
 
 **Their answers must be recent.** A master may be replaced without learning of it, then be named again and get its
 replicas back, while a client is still connected to it under the old decision. Then its votes are acknowledged again,
-and nothing on the server shows the change until a client connects under the new decision. But by then the master in
-between has had its quarantine, and the witnesses knew of its decision before that. So a node with replicas takes part
-in new grants only if a majority of the witnesses was asked within the quarantine, and reports no new decision.
+and nothing on the server shows the change until a client connects under the new decision. But what the master in
+between grants, it grants after its quarantine, which began when a majority of the witnesses knew its decision. So a
+vote of a node with replicas counts for a new grant only if, as it arrives, a majority of the witnesses was asked within
+the quarantine, and reported no new decision.
 """
 
 from __future__ import annotations
@@ -114,8 +115,8 @@ class Locator(ABC):
 
     @property
     def is_decided(self) -> bool:
-        """True if it is known where the master is, or why that can't be known now."""
-        return self.present is not None or self.conflict is not None or "" not in self.reports
+        """True if it is known why it can't be known now where the master is."""
+        return self.conflict is not None or "" not in self.reports
 
     @property
     def needed(self) -> int:
@@ -169,16 +170,17 @@ class Locator(ABC):
         """Return where the master is, or the reason why that is unknown."""
         heard = [report for report in self.reports if isinstance(report, Report)]
         count, quorum = len(self.witnesses), len(self.witnesses) // 2 + 1
-        if len(heard) < quorum:
-            reports = zip(self.witnesses, self.reports, strict=True)
-            silence = "; ".join(
-                f"{witness.address}: {report or 'no answer yet'}"
-                for witness, report in reports
-                if isinstance(report, str)
-            )
-            return f"{len(heard)} of {count} {self.WITNESSES} name the master, {quorum} must: {silence}"
-        newest = max(report.location.epoch for report in heard)
+        newest = max([report.location.epoch for report in heard], default=0)
         latest = [report for report in heard if report.location.epoch == newest]
+        if len(latest) < quorum:
+            others = "; ".join(
+                f"{witness.address}: {report or 'no answer yet'}"
+                if isinstance(report, str)
+                else f"{witness.address}: knows epoch {report.location.epoch} at most"
+                for witness, report in zip(self.witnesses, self.reports, strict=True)
+                if report not in latest
+            )
+            return f"{len(latest)} of {count} {self.WITNESSES} name the master, {quorum} must: {others}"
         places = {report.location for report in latest}
         if len(places) > 1:
             where = " and ".join(sorted(map(str, places)))

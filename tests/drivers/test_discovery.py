@@ -63,7 +63,7 @@ def test_master_is_confirmed_at_the_time_a_majority_was_asked():
 @pytest.mark.parametrize(
     ("answers", "location"),
     [
-        pytest.param([said(), said(THERE, 8), said()], Location(*THERE, 8), id="only one knows the latest decision"),
+        pytest.param([said(), said(THERE, 8), said(THERE, 8)], Location(*THERE, 8), id="most know the latest decision"),
         # During a failover SENTINEL MASTER reports the old address with the new number.
         pytest.param([said(THERE, 8, ip="127.0.0.1", port="6379")], Location(*THERE, 8), id="one is being promoted"),
     ],
@@ -73,6 +73,18 @@ def test_latest_decision_counts(answers, location):
     for index, answer in enumerate(answers):
         locator.note(index, answer, 0.0)
     assert locator.present == location
+
+
+def test_decision_that_only_a_minority_knows_counts_for_nothing_and_neither_does_the_one_before():
+    """A majority that does not know it may name the former master, whose votes would then count, too."""
+    locator = make()
+    for index, answer in enumerate([said(THERE, 8), said(), said()]):
+        locator.note(index, answer, 1.0)
+    assert locator.present is None
+    assert locator.confirmed_at == -math.inf, "the former master is not confirmed"
+    assert locator.unknown_reason == (
+        "1 of 3 Sentinels name the master, 2 must: s2:26379: knows epoch 7 at most; s3:26379: knows epoch 7 at most"
+    )
 
 
 def test_one_decision_with_two_outcomes_locates_no_master():
