@@ -55,6 +55,13 @@ def test_invalid_pause_is_a_value_error(pause):
 
 
 def test_backoff_that_is_not_a_function_is_refused(client):
-    for make, backoff in ((client.get_spin_lock, 0.1), (client.get_spin_lock, "soon"), (client.get_mutex, (1, 2))):
+    async def later(tries): ...
+
+    for make, backoff in (
+        (client.get_spin_lock, 0.1),
+        (client.get_spin_lock, "soon"),
+        (client.get_mutex, (1, 2)),
+        (client.get_mutex, later),
+    ):
         with pytest.raises(TypeError, match="backoff must be a function from the number of tries to seconds, not"):
             make("x", backoff=backoff)

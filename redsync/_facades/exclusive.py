@@ -15,6 +15,7 @@ from weakref import ReferenceType, ref
 from redsync._core.effects import Steps
 from redsync._core.holds import HoldState
 from redsync._core.keys import LockKeys, encode_name
+from redsync._core.observing import is_function
 from redsync._core.session import AnyHost, AsyncRunner, Runner, RunnerT_co
 from redsync._core.timing import check_timeout, retry_delay
 from redsync._facades.claimable import (
@@ -179,7 +180,7 @@ class Polling(Exclusive[RunnerT_co, HoldT]):
         backoff: Callable[[int], float] | None = None,
         **options: Unpack[LockOptions[HoldT]],
     ) -> None:
-        if backoff is not None and not callable(backoff):
+        if backoff is not None and not is_function(backoff):
             raise TypeError(f"backoff must be a function from the number of tries to seconds, not {backoff!r}")
         self._backoff = backoff
         super().__init__(host, name, **options)

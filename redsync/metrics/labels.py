@@ -5,8 +5,7 @@ identifier. If a part is a word followed by a number, the group ends after the w
 `order`, `stage2:copy` in `stage`. A name without such a part is its own group, so a set of instruments also limits the
 number of its groups (`Groups`).
 
-Those sentences are for people, and contain numbers and addresses. The
-tables below map each to one of a few labels.
+Those sentences are for people, and contain numbers and addresses. The tables below map each to one of a few labels.
 """
 
 from __future__ import annotations
@@ -15,6 +14,8 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Final
+
+from redsync._core.observing import is_function
 
 __all__ = ["LOSSES", "VOTES", "Groups", "loss_reason", "name_group", "vote_reason"]
 
@@ -73,7 +74,7 @@ class Groups:
             TypeError: `group_of` is not a function.
             ValueError: `most` is not a positive number.
         """
-        if not callable(group_of):
+        if not is_function(group_of):
             raise TypeError(f"group_of must be a function that returns the group of a name, not {group_of!r}")
         if not isinstance(most, int) or isinstance(most, bool) or most < 1:
             raise ValueError(f"max_groups must be a whole number, 1 or more, not {most!r}")

@@ -73,10 +73,14 @@ def test_name_for_which_a_custom_function_raises_is_grouped_as_other():
     assert Groups(lambda name: name["x"], 10).of("order:1") == "other"
 
 
+async def later(name): ...
+
+
 @pytest.mark.parametrize(
     ("group_of", "most", "error"),
     [
         ("order", 10, TypeError),
+        (later, 10, TypeError),
         (name_group, 0, ValueError),
         (name_group, True, ValueError),
         (name_group, 1.5, ValueError),
