@@ -60,6 +60,8 @@ _LIMITED: Final = {"won": "admitted", "busy": "refused"}
 class Metrics(observing.Observer):
     """Counts what clients do; a base class of exporters, which document its arguments."""
 
+    _now: Callable[[], float]  # the clients' clock
+
     def __init__(self, *, group_of: Callable[[str | bytes], str] | None = None, max_groups: int = 200) -> None:
         self._groups: Final = Groups(name_group if group_of is None else group_of, max_groups)
         self._clients: Final[weakref.WeakValueDictionary[int, Any]] = weakref.WeakValueDictionary()
@@ -84,6 +86,7 @@ class Metrics(observing.Observer):
 
     def listen(self, now: Callable[[], float]) -> observing.ObserverSubscription:
         """Return the subscription for a client; see `Observer`."""
+        self._now = now
 
         def hear(event: observing.Event | observing.Detail) -> None:
             self._inbox.append((event, now()))
@@ -190,6 +193,8 @@ class Metrics(observing.Observer):
         """Return the present values of each gauge; with the lock held, after all events were processed."""
         gauges = {each: defaultdict[Labels, float](float) for each in i.INSTRUMENTS if each.sort == "gauge"}
         for hold, (labels, _) in self._holds.items():
+            if hold.valid_until <= self._now():
+                continue  # lost; if its event loop was closed before the client, no one reports it
             gauges[i.HELD][labels] += 1
             if labels[0] == "semaphore":
                 gauges[i.PERMITS][labels[1:]] += hold.count

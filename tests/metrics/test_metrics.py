@@ -1,5 +1,6 @@
 """Metrics: exact counts for a scripted history, whatever the order of the reports."""
 
+import math
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
@@ -58,8 +59,8 @@ class Hold:
 
     name = "order:7"
 
-    def __init__(self, count=1, lost=None):
-        self.count, self.lost = count, lost
+    def __init__(self, count=1, lost=None, valid_until=math.inf):
+        self.count, self.lost, self.valid_until = count, lost, valid_until
 
 
 @pytest.fixture
@@ -113,6 +114,15 @@ def test_hold_is_counted_from_its_acquire_to_its_release(ledger, tell):
             ("redsync.hold.duration", LOCK): [1.75],
         },
     )
+
+
+def test_hold_whose_end_no_client_reports_is_active_until_its_lease_ends(ledger, tell, clock):
+    """Such as that of an event loop that was closed before its client."""
+    tell(AcquireEnded(make_record(), "won", Hold(valid_until=130.0)), at=100.25)
+    clock.now = 129.9
+    assert ledger.gauges()["redsync.hold.active"] == {LOCK: 1}
+    clock.now = 130.0
+    assert ledger.gauges()["redsync.hold.active"] == {}
 
 
 @pytest.mark.parametrize("outcome", ["busy", "no_quorum", "error"])
