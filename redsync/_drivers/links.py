@@ -98,10 +98,6 @@ class AnyLink(ABC):
         """Return what the node owes, for people."""
         return self.explain(f"owes {len(self.pending)} replies for {self.silence(now):.2f} s")
 
-    def owes(self, request: Request) -> bool:
-        """Return whether the node owes a reply to a command that this release must follow; callable in any thread."""
-        return any(other.concerns(request) for other in list(self.pending) if other is not request)
-
     @abstractmethod
     def shut(self) -> None:
         """End the connection; written bytes still reach the node."""

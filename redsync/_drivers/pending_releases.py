@@ -164,11 +164,11 @@ def keep_behind(request: Request, link_set: AnyLinkSet, shared: Shared, own: Any
     owner = request.effect.owner
     for other in (*shared.releases.others(), own):
         for link in () if other is link_set else list(other.links):
-            # Most owe this owner nothing. Only the maintenance sends for several owners at once.
-            if link is None or (other is not own and owner not in [each.effect.owner for each in tuple(link.pending)]):
-                continue
-            if request.needs(link.bit) and link.owes(request):
-                again = Request(request.effect, None)
-                again.number = shared.next_number()  # Not that of the sent one, whose answer does not resolve it.
-                shared.releases.add(link.index, (again,))
-                shared.wake()
+            for before in () if link is None else tuple(link.pending):
+                # Most are other owners'. Only the maintenance sends for several at once.
+                if (before.effect.owner is owner or other is own) and before.concerns(request):
+                    again = Request(request.effect, None)
+                    again.number = shared.next_number()  # Not that of the sent one, whose answer does not resolve it.
+                    shared.releases.add(link.index, (again,))
+                    shared.wake()
+                    break
