@@ -94,10 +94,15 @@ def check_client(client: object) -> None:
         raise TypeError(f"client must be a redsync.Client, not a value of type {type(client).__name__}")
 
 
-def check_seconds(name: str, seconds: object) -> None:
-    """Raise ValueError for an option that is not a finite number of seconds, 0 or more."""
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
-        raise ValueError(f"{name} must be a number of seconds, 0 or more, not {seconds!r}")
+def check_seconds(name: str, seconds: Any, *, may_be_0: bool = True) -> None:
+    """Raise ValueError for an option that is not a finite number of seconds."""
+    try:
+        number = math.nan if isinstance(seconds, bool | str) else float(seconds)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not 0 <= number < math.inf or not (number or may_be_0):
+        what = "a number of seconds, 0 or more" if may_be_0 else "a positive number of seconds"
+        raise ValueError(f"{name} must be {what}, not {seconds!r}")
 
 
 def check_options(**options: Any) -> None:
@@ -105,7 +110,7 @@ def check_options(**options: Any) -> None:
     inspect.signature(Client.get_lock).bind(None, "name", **options)
     for name, value in options.items():
         if name != "on_lost" and value is not None:
-            check_seconds(name, value)
+            check_seconds(name, value, may_be_0=name == "timeout")
 
 
 def _check_rates(rate: Any, per: Any) -> None:

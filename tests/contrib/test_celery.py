@@ -310,7 +310,7 @@ def test_argument_without_a_form_in_json_is_refused(app):
         ({"once_options": {"leese": 5}}, "task shop.bad: once_options: .*unexpected keyword argument 'leese'"),
         (
             {"once_options": {"lease": -1}},
-            "task shop.bad: once_options: lease must be a number of seconds, 0 or more, not -1",
+            "task shop.bad: once_options: lease must be a positive number of seconds, not -1",
         ),
         ({"once_options": None}, "task shop.bad: once_options: .*None"),
     ],

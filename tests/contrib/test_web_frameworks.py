@@ -5,6 +5,8 @@ import functools
 import json
 import math
 import threading
+from decimal import Decimal
+from fractions import Fraction
 from typing import Annotated
 
 import fastapi
@@ -259,8 +261,11 @@ def test_bad_options_are_refused_at_once(make):
     for timeout in (-1, math.inf, math.nan, None, "1", True):
         with pytest.raises(ValueError, match="timeout must be a number of seconds, 0 or more, not"):
             redsync.lock("x", timeout=timeout)
-    with pytest.raises(ValueError, match="lease must be a number of seconds, 0 or more, not -1"):
-        redsync.lock("x", lease=-1)
+    for lease in (0, -1):
+        with pytest.raises(ValueError, match="lease must be a positive number of seconds"):
+            redsync.lock("x", lease=lease)
+    # As `get_lock` does, guards accept numbers of any type.
+    redsync.lock("x", timeout=Fraction(1, 2), lease=Decimal(5))
     with pytest.raises(TypeError, match="unexpected keyword argument 'leese'"):
         redsync.lock("x", leese=1)
     for rate, per in ((0, 60), (10, None), (10, -1), ([(10, 1), 60], None), ([], None), ([(10, 1)], 60), ("10", 60)):
