@@ -37,7 +37,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from operator import attrgetter
@@ -211,14 +211,9 @@ class HoldState:
         """
         raise ValueError(f"a {self.kind.label} has no limit, and a node told {limit!r:.80}")
 
-    @property
-    def batch(self) -> Hashable:
-        """The same for all holds that one command can renew."""
-        return self.kind.renew.name
-
     @classmethod
     def renewal_of(cls, holds: Sequence[Self], leases_ms: Sequence[int]) -> Command:
-        """Return the command that renews several holds of one batch, each for its lease; the guard is yet to add."""
+        """Return the command that renews several holds of one kind, each for its lease; the guard is yet to add."""
         args: list[bytes | int] = []
         for state, lease_ms in zip(holds, leases_ms, strict=True):
             args += (state.claim, state.count, lease_ms)
@@ -236,8 +231,8 @@ class HoldTable:
         """Make an empty table; `alarm` wakes the watchdog, from any thread, without blocking."""
         # Oldest first. Each owner also knows its own.
         self._holds: dict[HoldState, None] = {}
-        # Those of them that are due, and not renewed yet: by batch, those that end first come first.
-        self._due: dict[Hashable, deque[HoldState]] = {}
+        # Those of them that are due, and not renewed yet: by script, those that end first come first.
+        self._due: dict[str, deque[HoldState]] = {}
         self._renew_from = self._ends_from = math.inf
         self._alarm = alarm
         self.orphans: deque[Owner] = deque()
@@ -308,8 +303,8 @@ class HoldTable:
             self._find_due(now, last)
         batch: list[HoldState] = []
         if self._due:
-            key = min(self._due, key=lambda key: self._due[key][0].valid_until)
-            queue = self._due[key]
+            script = min(self._due, key=lambda script: self._due[script][0].valid_until)
+            queue = self._due[script]
             while queue and len(batch) < MOST:
                 state = queue.popleft()
                 if state.renew_at > last:
@@ -317,7 +312,7 @@ class HoldTable:
                 elif state.live and state.lost is None:
                     batch.append(state)
             if not queue:
-                del self._due[key]
+                del self._due[script]
         return batch
 
     def _find_due(self, now: float, last: float) -> None:
@@ -329,7 +324,7 @@ class HoldTable:
         self._renew_from = min([state.renew_at for state in watched if state.renew_at > last], default=math.inf)
         self._due = {}
         for state in sorted([state for state in watched if state.renew_at <= last], key=attrgetter("valid_until")):
-            self._due.setdefault(state.batch, deque()).append(state)
+            self._due.setdefault(state.kind.renew.name, deque()).append(state)
 
     def put(self, holds: Sequence[HoldState]) -> None:
         """Put back holds that were taken."""

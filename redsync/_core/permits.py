@@ -13,8 +13,7 @@ Nodes and clients adopt each newer limit that they hear of: the node that told i
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable, Sequence
-from operator import attrgetter
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, Self
 
 from redsync._core.holds import HoldState
@@ -136,6 +135,7 @@ class SlotKeys(LockKeys):
         self.taken: Final = b"redsync_taken:" + ours
         self.limit: Final = b"redsync_limit:" + ours
         self.all = (*self.all, self.slots, self.taken, self.limit)
+        self.held = self.lock, self.slots, self.taken, self.queue, self.places, self.limit
 
 
 def read_slots(text: bytes) -> tuple[int, ...]:
@@ -169,6 +169,10 @@ class SlotGrant(NamedTuple):
     taken: int = 0
 
 
+def _version(limit: Limit) -> int:
+    return limit.version
+
+
 class PermitState(HoldState):
     """One permit: a hold of slots, of which the first `count` are not yet released.
 
@@ -193,12 +197,9 @@ class PermitState(HoldState):
         return super().count_command()
 
     def learn(self, limit: bytes) -> None:
-        newer = Limit.read(limit)
-        self.limit.learn(newer.version, newer.permits)
-
-    @property
-    def batch(self) -> Hashable:
-        return self.keys.lock
+        if limit:  # empty if the node knows no newer one
+            newer = Limit.read(limit)
+            self.limit.learn(newer.version, newer.permits)
 
     @property
     def rest(self) -> bytes:
@@ -207,8 +208,16 @@ class PermitState(HoldState):
 
     @classmethod
     def renewal_of(cls, holds: Sequence[Self], leases_ms: Sequence[int]) -> Command:
+        # Many permits may belong to one semaphore: send its keys once, with the newest limit that any of them knows.
+        numbers: dict[bytes, int] = {}
+        newest: list[Limit] = []
+        keys: list[bytes] = []
         args: list[bytes | int] = []
         for state, lease_ms in zip(holds, leases_ms, strict=True):
-            args += (state.claim, state.rest, lease_ms)
-        newest = max((state.limit for state in holds), key=attrgetter("version"))
-        return Command(holds[0].kind.renew, holds[0].keys.all, (*args, newest.text))
+            number = numbers.setdefault(state.keys.lock, len(numbers) + 1)
+            if number > len(newest):
+                newest.append(state.limit)
+                keys += state.keys.held
+            newest[number - 1] = max(newest[number - 1], state.limit, key=_version)
+            args += (number, state.claim, state.rest, lease_ms)
+        return Command(holds[0].kind.renew, tuple(keys), (*args, *(limit.text for limit in newest)))

@@ -9,11 +9,10 @@
 * The first renewal comes a moment after the grant: a node may have missed the ask, or refused it, and a hold on no more
   than a quorum is one failure away from being lost. A hold with its own lease is never renewed.
 
-The renewals of many holds of one kind, or of many permits of one semaphore, travel as one script call. The client
-composes it at the instant of sending, from the holds that are live at that instant, and a release ends `live` before it
-is sent. But a release may go out over other connections, and be executed before a renewal that was composed earlier.
-That renewal would make the claim again. So, over the same connections, the client rolls back each hold that has ended
-by the time the renewal is answered.
+The renewals of many holds of one kind travel as one script call. The client composes it at the instant of sending, from
+the holds that are live at that instant, and a release ends `live` before it is sent. But a release may go out over
+other connections, and be executed before a renewal that was composed earlier. That renewal would make the claim again.
+So, over the same connections, the client rolls back each hold that has ended by the time the renewal is answered.
 """
 
 from __future__ import annotations
@@ -67,18 +66,22 @@ class _Renewal:
 
     def parse(self, reply: Any) -> list[int]:
         """Return the codes in a node's reply, one for each hold."""
-        count = len(self.holds)
-        # A node that knows a newer limit of the permits tells it, after the codes.
-        codes = reply[:count] if len(reply) == count + 1 else reply
+        codes = self._hear(reply) if len(reply) > len(self.holds) else reply
         if (
             codes.__class__ is not list
-            or len(codes) != count
+            or len(codes) != len(self.holds)
             or not _INTEGERS.issuperset(map(type, codes))
             or not _CODES.issuperset(codes)
         ):
-            raise ValueError(f"the reply to a renewal has one code for each of {count} claims")
-        for state in self.holds if codes is not reply else ():
-            state.learn(reply[count])
+            raise ValueError(f"the reply to a renewal has one code for each of {len(self.holds)} claims")
+        return codes
+
+    def _hear(self, reply: Any) -> Any:
+        """Learn the limits that a node tells after the codes, one for each key, if any is newer; return the codes."""
+        codes, told = reply[: len(self.holds)], reply[len(self.holds) :]
+        limits = dict(zip(dict.fromkeys(state.keys.lock for state in self.holds), told, strict=True))
+        for state in self.holds:
+            state.learn(limits[state.keys.lock])
         return codes
 
     def counts(self, tally: Tally) -> list[tuple[int, int]]:

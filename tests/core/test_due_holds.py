@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from redsync._core.holds import MOST, HoldTable, Owner, soon
-from redsync._core.permits import PermitState
+from redsync._core.holds import MOST, HoldTable, soon
 from redsync._core.scripts import Script
 from tests.support.hold_states import KIND, LEASE, new_state
 
@@ -67,14 +66,6 @@ def test_holds_of_one_script_are_taken_together(table, add):
     one, mutex, other = add(renew_at=108.0), add(renew_at=109.0, kind=MUTEX, valid_until=131.0), add()
     assert take(table) == [one, other]
     assert take(table) == [mutex]
-
-
-def test_permits_of_one_semaphore_are_taken_together(table):
-    one, other, third = (new_state(name, Owner("c", i), kind=PermitState) for i, name in enumerate((b"x", b"y", b"x")))
-    for permit in one, other, third:
-        table.add(permit)
-    assert take(table) == [one, third]
-    assert take(table) == [other]
 
 
 def test_urgent_hold_overtakes_those_that_wait(table, add):

@@ -10,7 +10,7 @@ from redsync._core.permits import SlotKeys
 from tests.core.conftest import guard_of
 
 KEYS = SlotKeys.of(b"redsync:", b"x")
-HELD = KEYS.lock, KEYS.slots, KEYS.taken
+OTHER = SlotKeys.of(b"redsync:", b"y")
 A, B, C, D = (f"client-{sent_command}:1".encode() for sent_command in "abcd")
 WAKE = {owner: b"redsync:wake:" + owner.replace(b":", b"-") for owner in (A, B, C, D)}
 LEASE, KEEP = 30_000, 5_000
@@ -59,10 +59,10 @@ class SlotNode:
     def confirm(self, owner, slots, lease=LEASE):
         return self.node.run("semaphore_confirm", KEYS.all, owner, slots, lease)
 
-    def renew(self, *permits, guarded=False, limit=b"0 4"):
-        """Renew permits, each a tuple: owner, slots, lease."""
+    def renew(self, *permits, guarded=False, limits=(b"0 4", b"0 4")):
+        """Renew permits, each a tuple: number of its semaphore, owner, slots, lease."""
         words = [word for permit in permits for word in permit]
-        return self.node.run("semaphore_renew", KEYS.all, *words, limit, *([1] if guarded else []))
+        return self.node.run("semaphore_renew", KEYS.held + OTHER.held, *words, *limits, *([1] if guarded else []))
 
     def look(self, *, holders=10_000, guard=0, version=0, permits=4, window=()):
         words = holders, guard_of(guard), version, permits, *window
@@ -112,7 +112,7 @@ class SlotNode:
         """Return whether each bit belongs to just one permit, and no key outlasts another."""
         slots = [int(slot) for text in self.slots(keys).values() for slot in text.split(b",") if slot]
         members = set(self.redis.zrange(keys.lock, 0, -1))
-        ends = self.ends((keys.lock, keys.slots, keys.taken))
+        ends = self.ends(keys.held[:3])
         return sorted(slots) == self.taken(keys) and members == set(self.slots(keys)) and len(ends) == 1
 
 
@@ -168,7 +168,7 @@ def test_ask_that_comes_late_or_twice_takes_nothing_away_although_others_wait(se
 def test_ask_that_comes_late_takes_nothing_away_although_the_limit_was_changed(sem, asks, knows):
     """It may come over an abandoned connection, after a later ask or a renewal has given the permit its slots here."""
     sem.resize(*knows)
-    sem.renew((A, b"1", LEASE), limit=b"%d %d" % knows)
+    sem.renew((1, A, b"1", LEASE), limits=(b"%d %d" % knows, b"0 4"))
     late = {"version": asks[0], "permits": asks[1], "start": 1}
     for n in 1, 2:
         assert sem.ask(A, n, **late) == b"1"
@@ -202,12 +202,12 @@ def test_grant_shows_all_slots_taken(sem):
 # Expiry.
 
 
-@pytest.mark.parametrize("gone", HELD)
+@pytest.mark.parametrize("gone", KEYS.held[:3])
 def test_remains_of_expired_permits_on_a_promoted_replica_block_no_owner(sem, gone):
     """A master expires its keys one by one, and tells its replicas, whose clocks may be behind."""
     sem.ask(A, 3)
     sem.redis.delete(gone)
-    assert sem.renew((A, b"0,1,2", LEASE)) == [HEALED]
+    assert sem.renew((1, A, b"0,1,2", LEASE)) == [HEALED]
     assert sem.slots() == {A: b"0,1,2"}
     sem.redis.delete(gone)
     assert sem.ask(B, 4) == b"0,1,2,3"
@@ -333,44 +333,20 @@ def test_release_of_what_expired_is_told_once_others_may_have_its_slots(sem, n):
 
 def test_renewal_lengthens_and_reports(sem):
     sem.ask(A, 2, lease=1000)
-    assert sem.renew((A, b"0,1", 40_000)) == [HAD]
+    assert sem.renew((1, A, b"0,1", 40_000)) == [HAD]
     assert sem.look()[3][0][2] > 30_000
-    assert sem.renew((A, b"0,1", 1_000)) == [HAD]
+    assert sem.renew((1, A, b"0,1", 1_000)) == [HAD]
     assert sem.look()[3][0][2] > 30_000, "never shortened"
-    assert all(sem.redis.pttl(key) > 40_000 for key in HELD)
-
-
-def test_renewal_counts_no_expired_permit_and_wakes_the_waiters_that_fit(sem):
-    late = [b"p%d:1" % i for i in range(5)]
-    for owner in (A, *late):
-        sem.ask(owner, permits=6)
-    assert sem.wait(B, 1, permits=6)[1] == b"full"
-    for owner in late:
-        sem.expire(owner)
-    assert sem.renew((late[4], b"5", LEASE), limit=b"0 6") == [HEALED], "the script removes only some"
-    assert sem.woken() == [B]
-
-
-def test_keys_outlast_the_longest_lease_of_a_renewal(sem):
-    sem.ask(A)
-    sem.ask(B)
-    assert sem.renew((A, b"0", 100_000), (B, b"1", LEASE)) == [HAD, HAD]
-    assert all(sem.redis.pttl(key) > 100_000 for key in HELD)
-
-
-def test_renewal_that_heals_a_permit_removes_the_place_of_its_owner(sem):
-    sem.ask(A, 4)
-    sem.wait(B, 1)
-    sem.release(A)
-    assert sem.renew((B, b"1", LEASE)) == [HEALED]
-    assert sem.queued() == []
+    assert all(sem.redis.pttl(key) > 40_000 for key in KEYS.held[:3])
 
 
 def test_renewal_heals_a_forgotten_permit_but_does_not_count_it(sem):
-    assert sem.renew((A, b"1,3", LEASE), (B, b"0", LEASE)) == [HEALED, HEALED]
-    assert sem.slots() == {A: b"1,3", B: b"0"}
-    assert sem.renew((A, b"1,3", LEASE), (B, b"0", LEASE)) == [HAD, HAD]
+    assert sem.renew((1, A, b"1,3", LEASE), (2, B, b"0", LEASE)) == [HEALED, HEALED]
+    assert sem.slots() == {A: b"1,3"}
+    assert sem.slots(OTHER) == {B: b"0"}
+    assert sem.renew((1, A, b"1,3", LEASE), (2, B, b"0", LEASE)) == [HAD, HAD]
     assert sem.is_sound()
+    assert sem.is_sound(OTHER)
 
 
 @pytest.mark.parametrize(
@@ -389,9 +365,9 @@ def test_renewal_makes_a_node_keep_exactly_the_wanted_slots_if_no_other_has_them
             sem.ask(owner, text.count(b",") + 1, exact=text)
     if had == wanted:
         sem.expire(A)
-    assert sem.renew((A, wanted, LEASE)) == [code]
+    assert sem.renew((1, A, wanted, LEASE)) == [code]
     assert sem.slots() == ({B: others} if code == NOT_OURS else {A: wanted})
-    assert sem.renew((A, wanted, LEASE)) == [NOT_OURS if code == NOT_OURS else HAD]
+    assert sem.renew((1, A, wanted, LEASE)) == [NOT_OURS if code == NOT_OURS else HAD]
 
 
 @pytest.mark.parametrize("others", [{}, {B: b"2"}], ids=["free", "taken"])
@@ -401,7 +377,7 @@ def test_renewal_that_a_release_of_some_slots_has_overtaken_changes_no_slot(sem,
     sem.release(A, remain=b"0,1")
     for owner, slots in others.items():
         sem.ask(owner, exact=slots)
-    assert sem.renew((A, b"0,1,2", 2 * LEASE)) == [HAD]
+    assert sem.renew((1, A, b"0,1,2", 2 * LEASE)) == [HAD]
     assert sem.slots() == {A: b"0,1", **others}
     assert sem.left(A) > LEASE
     assert sem.is_sound()
@@ -422,24 +398,25 @@ def test_renewal_leaves_the_node_with_the_newest_limit(sem, known, told, kept):
     else:
         sem.redis.delete(KEYS.limit)
     limits = [b"%d %d" % limit for limit in (known or told, told, kept)]
-    news = [limits[0]] if kept != told else []
-    assert sem.renew((A, b"3", LEASE), limit=limits[1]) == [HAD, *news]
+    news = [limits[0], b""] if kept != told else []
+    assert sem.renew((1, A, b"3", LEASE), limits=(limits[1], b"0 4")) == [HAD, *news]
     assert sem.redis.get(KEYS.limit) == limits[2]
     assert sem.redis.pttl(KEYS.limit) == -1, "the limit of a resize stays"
-    assert sem.renew((A, b"3", LEASE), limit=limits[2]) == [HAD]
+    assert sem.redis.get(OTHER.limit) is None, "none of its permits was renewed"
+    assert sem.renew((1, A, b"3", LEASE), limits=(limits[2], b"0 4")) == [HAD]
 
 
 def test_renewal_keeps_the_limit_of_the_programs_as_long_as_permits(sem):
     sem.ask(A, lease=1_000)
-    sem.renew((A, b"0", 10**9))
+    sem.renew((1, A, b"0", 10**9))
     assert sem.redis.get(KEYS.limit) == b"0 4"
     assert sem.redis.pttl(KEYS.limit) > 10**9
 
 
 def test_renewal_writes_a_birth_record_if_memory_is_guarded(sem):
-    sem.renew((A, b"0", LEASE))
+    sem.renew((1, A, b"0", LEASE))
     assert sem.redis.exists("redsync_birth") == 0
-    sem.renew((A, b"0", LEASE), guarded=True)
+    sem.renew((1, A, b"0", LEASE), guarded=True)
     assert sem.redis.get("redsync_birth").startswith(b"newborn ")
 
 
@@ -449,7 +426,7 @@ def test_node_out_of_memory_renews_and_frees_but_grants_nothing(sem):
     with sem.node.out_of_memory():
         with pytest.raises(redis.exceptions.ResponseError, match="not allowed when used memory"):
             sem.ask(C)
-        assert sem.renew((A, b"0,1", LEASE)) == [HAD]
+        assert sem.renew((1, A, b"0,1", LEASE)) == [HAD]
         assert sem.release(A, b"1") == 1
         assert sem.abandon(B) == 1
         assert sem.release(A) == 1
@@ -552,7 +529,7 @@ def fill(sem, count, expiry_ms):
             pipeline.zadd(KEYS.lock, {b"p:%d" % i: expiry_ms(i)})
             pipeline.hset(KEYS.slots, b"p:%d" % i, i)
             pipeline.setbit(KEYS.taken, i, 1)
-        for key in HELD:
+        for key in KEYS.held[:3]:
             pipeline.pexpireat(key, 10**15)
         pipeline.execute()
 
@@ -571,14 +548,13 @@ def test_limit_of_a_rate_limiter_has_its_window_and_is_resized_only_under_that(s
     sem.ask(A, window=(60,))
     for window in ((), (61,)):
         assert sem.resize(V1, 5, window) == [0, 4]
-    assert sem.renew((A, b"0", LEASE)) == [HAD]
+    assert sem.renew((1, A, b"0", LEASE)) == [HAD]
     assert sem.redis.get(KEYS.limit) == b"0 4 60"
     for options in ({}, {"window": (61,)}, {"window": (60,), "permits": 5}, {"version": 1 << 32}):
         assert sem.ask(B, **options)[1:] == [b"limit", 0, 0, b"0 4 60"]
     assert sem.look()[4] == 60
     assert sem.ask(B, window=(60,)) == b"1"
     assert sem.resize(V1, 5, (60,)) == [V1, 5]
-    assert sem.renew((A, b"0", LEASE)) == [HAD], "a semaphore's permit does not learn it"
     assert sem.redis.get(KEYS.limit) == b"%d 5 60" % V1
     assert sem.redis.ttl(KEYS.limit) == -1, "permanently, like that of a semaphore"
     assert sem.ask(C, window=(60,))[1:] == [b"limit", 0, 0, b"%d 5 60" % V1]
@@ -594,7 +570,7 @@ def test_limit_of_a_rate_limiter_is_kept_for_a_day_or_two_windows_from_a_use_on(
     """Not from each use, but from the first after each window."""
     sem.ask(A, window=(60,), lease=lease)
     assert lasts(sem.redis.pttl(KEYS.limit), kept)
-    for key in HELD:
+    for key in KEYS.held[:3]:
         assert sem.redis.pexpire(key, lease - 1)
     sem.redis.pexpire(KEYS.limit, kept - lease)
     sem.ask(B, window=(60,), lease=lease)
@@ -645,7 +621,7 @@ def test_foreign_value_and_readers_and_writers_of_that_name_are_left_unchanged(u
         unheard.redis.hset(KEYS.lock, "a", "lock")
     before = unheard.node.dump()
     assert unheard.ask(A) == unheard.release(A) == unheard.abandon(A) == unheard.confirm(A, b"0") == unheard.look() == 0
-    assert unheard.renew((A, b"0", LEASE)) == [WRONG_TYPE]
+    assert unheard.renew((1, A, b"0", LEASE)) == [WRONG_TYPE]
     assert unheard.node.dump() == before
 
 
@@ -683,7 +659,7 @@ def test_keys_that_would_end_a_part_of_a_millisecond_before_a_permit_are_lengthe
     for _ in range(20):
         end = int(sem.now()) + math.ceil(left)
         pipeline = sem.redis.pipeline()
-        for key in HELD:
+        for key in KEYS.held[:3]:
             pipeline.pexpireat(key, end)
         pipeline.execute()
         sem.ask(A, lease=b"%.3f" % left)

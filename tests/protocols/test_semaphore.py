@@ -248,13 +248,13 @@ def test_interrupted_release_of_a_part_of_a_permit_reaches_the_nodes_all_the_sam
 # Renewal.
 
 
-def test_renewal_names_the_exact_slots(toy, pool, take, make_toy):
+def test_renewal_names_each_semaphore_once_and_the_exact_slots(toy, pool, take, make_toy):
     one, two = take(3, 1), take(2)
     one.count = 1
     toy.play(renew(toy.session, [one, two]), ("ask semaphore_renew", toy.all_say([2, 2])))
     command = toy.commands[-1]
-    assert command.keys == pool.keys.all
-    permits = (one.claim, b"%d" % one.slots[0], 30_000, two.claim, b"2", 30_000)
+    assert command.keys == pool.keys.held
+    permits = (1, one.claim, b"%d" % one.slots[0], 30_000, 1, two.claim, b"2", 30_000)
     assert command.args == (*permits, b"0 4")
 
 

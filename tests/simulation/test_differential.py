@@ -413,10 +413,13 @@ class Chance:
         return POOL.all, (self.of(OWNERS), 0 if place else self.of([0, 1]), *place)
 
     def semaphore_renew(self):
+        pools = [POOL, SlotKeys.of(b"redsync:", b"zz")]
         words = [
-            word for _ in range(self.rng.randint(1, 3)) for word in (self.of(OWNERS), self.slots(), self.of(LEASES))
+            word
+            for _ in range(self.rng.randint(1, 3))
+            for word in (self.rng.randint(1, 2), self.of(OWNERS), self.slots(), self.of(LEASES))
         ]
-        return POOL.all, (*words, self.of([b"0 4", b"7 3"]), *self.of([(), (1,)]))
+        return tuple(key for pool in pools for key in pool.held), (*words, *self.of([(), (1,)]))
 
     def semaphore_confirm(self):
         return POOL.all, (self.of(OWNERS), self.slots(), self.of(LEASES))

@@ -82,7 +82,7 @@ def name_all_slots(renewal_of):
     def renew(holds, leases_ms):
         call = renewal_of(holds, leases_ms)
         args = list(call.args)
-        args[1 : 3 * len(holds) : 3] = [write_slots(state.slots) for state in holds]
+        args[2 : 4 * len(holds) : 4] = [write_slots(state.slots) for state in holds]
         return call._replace(args=tuple(args))
 
     return renew

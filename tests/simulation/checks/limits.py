@@ -74,6 +74,10 @@ class PermitBound(OwnChecker):
         return None
 
 
+_RENEWED = 6
+"""The number of keys of each semaphore in a renewal: claim, slots, taken, queue, places, limit."""
+
+
 class Slots(OwnChecker):
     """Slots: a node's records of a semaphore or a rate limiter agree with each other, after every script.
 
@@ -107,10 +111,15 @@ class Slots(OwnChecker):
         return None
 
     def _see_executed(self, event: Executed) -> str | None:
-        if parse(event.script)[0] != PERMIT:
+        noun, verb = parse(event.script)
+        if noun != PERMIT:
             return None
-        claim, _, _, slots, taken, _ = event.keys
-        return next(self._look_at(event, claim, slots, taken), None)
+        keys = event.keys
+        if verb == "renew":
+            books = [(keys[i], keys[i + 1], keys[i + 2]) for i in range(0, len(keys), _RENEWED)]
+        else:
+            books = [(keys[0], keys[3], keys[4])]
+        return next((text for each in books for text in self._look_at(event, *each)), None)
 
     def _look_at(self, executed: Executed, claim: bytes, slots: bytes, taken: bytes) -> Iterator[str]:
         (permits, ends), (has, slots_end), (bits, bits_end) = (

@@ -83,10 +83,10 @@ def claims(script: str, keys: tuple[bytes, ...], args: tuple[Any, ...]) -> list[
 def _read_claims(script: str, keys: tuple[bytes, ...], args: tuple[Any, ...]) -> Iterator[Claim]:
     noun, verb = parse(script)
     if verb == "renew" and noun == PERMIT:
-        # After them comes the limit.
-        for i in range(0, len(args) - 3, 3):
-            permit, slots, lease_ms = args[i : i + 3]
-            yield Claim(keys[0], permit, slots.count(b",") + 1, lease_ms / 1000, slots)
+        # One semaphore has six keys and a limit, however many of its permits are renewed.
+        for i in range(0, len(args) - len(keys) // 6 - 3, 4):
+            number, permit, slots, lease_ms = args[i : i + 4]
+            yield Claim(keys[6 * (number - 1)], permit, slots.count(b",") + 1, lease_ms / 1000, slots)
     elif verb == "renew":
         for i, key in enumerate(keys):
             yield Claim(key, args[3 * i], args[3 * i + 1], args[3 * i + 2] / 1000)
