@@ -164,7 +164,7 @@ def _room_in(session: Session, pool: Pool, owner: Owner, window: Window, wanted:
     looks, tally = yield from survey(session, pool, owner, holders=wanted + _MORE, guard=window.guard)
     # Waiters are served first. If there are many, the nodes have listed too few permits.
     awaited, permits = max(look.awaited for look in looks), pool.limit.permits
-    if awaited > _MORE:
+    if _MORE < awaited <= permits - wanted:
         looks, tally = yield from survey(session, pool, owner, holders=awaited + wanted + _MORE, guard=window.guard)
     left = _free_in(looks, permits, tally.quorum, awaited + wanted) if awaited + wanted <= permits else math.inf
     return window.room_after(left)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from redsync._core.client_records import ClientRecord
@@ -57,8 +57,11 @@ __all__ = [
 SEMAPHORE = ClaimKind.of("semaphore", b"zset", label="semaphore")
 INSPECT = Script.load("semaphore_inspect")
 
+_PAGE = 1000
+"""The number of slots that a page of holders covers: a page must not keep a node or a client busy for long."""
+
 _TIMEOUTS = 4
-"""A round for all holders waits this many times as long for nodes: they need time to look through many permits."""
+"""A round for a page waits this many times as long for nodes: they need time to look through many permits."""
 
 
 class Pool(NamedTuple):
@@ -221,12 +224,13 @@ class PermitHolder:
 def survey(
     session: Session, pool: Pool, owner: Owner, *, holders: int = 0, guard: float = 0.0, stated: bool = True
 ) -> Steps[tuple[list[Look], Tally]]:
-    """Ask all nodes; return the looks of a quorum of them or more, and the round.
+    """Ask all nodes; return the looks of a quorum of them or more, and the first round.
 
-    Nodes that lack the limit of a resize that the client knows, or that another node knows, learn it.
+    If there may be many holders, the client asks page by page, so each page is of another instant. Nodes that lack the
+    limit of a resize that the client knows, or that another node knows, learn it.
 
-    Nodes list at most `holders` permits with their holders. Only nodes that have remembered everything for `guard`
-    seconds are heard. Without `stated` the rate that the program states may differ from theirs.
+    Nodes list at most `holders` permits with their holders, all if it is -1. Only nodes that have remembered everything
+    for `guard` seconds are heard. Without `stated` the rate that the program states may differ from theirs.
 
     Raises:
         QuorumError: Too few nodes answered.
@@ -234,38 +238,45 @@ def survey(
         ConfigurationError: On the nodes it has another rate, or is a semaphore instead of a rate limiter, or the
             reverse.
     """
-    tally = yield from _look(session, pool, owner, holders, guard)
-    looks: list[Look] = tally.grants
-    others = [look.limit for look in looks if look.contradicts(pool.limit, stated=stated)]
-    if len(others) > len(looks) - tally.quorum:
+    paged = not 0 <= holders <= _PAGE
+    looks, first = yield from _look(session, pool, owner, holders=-1 if paged else holders, guard=guard, start=0)
+    last = max((slot for look in looks.values() for slot in look.taken), default=0) if paged else 0
+    for start in range(_PAGE, last + 1, _PAGE):
+        more, _ = yield from _look(session, pool, owner, holders=-1, guard=guard, start=start)
+        for node in looks.keys() & more.keys():
+            looks[node] = replace(looks[node], holders=looks[node].holders + more[node].holders)
+    others = [look.limit for look in looks.values() if look.contradicts(pool.limit, stated=stated)]
+    if len(others) > len(looks) - first.quorum:
         raise pool.limit.differs(pool.name, others[0])
-    known = [look for look in looks if not look.contradicts(pool.limit, stated=False)]
+    known = [look for look in looks.values() if not look.contradicts(pool.limit, stated=False)]
     for look in known:
         pool.limit.learn(look.version, look.permits)
     if any(max(look.version, 0) < pool.limit.version for look in known):
         yield from tell(Tell(_inspect(pool, 0), owner))
-    return looks, tally
+    return list(looks.values()), first
 
 
-def _inspect(pool: Pool, holders: int, memory: Arg = 0) -> Command:
+def _inspect(pool: Pool, holders: int, memory: Arg = 0, start: int = 0) -> Command:
     limit = pool.limit
-    return Command(INSPECT, pool.keys.all, (holders, memory, limit.version, limit.permits, *limit.window))
+    return Command(INSPECT, pool.keys.all, (holders, memory, start, limit.version, limit.permits, *limit.window))
 
 
-def _look(session: Session, pool: Pool, owner: Owner, holders: int, guard: float) -> Steps[Tally]:
-    """Return a round in which a quorum of nodes told its looks."""
+def _look(
+    session: Session, pool: Pool, owner: Owner, *, holders: int, guard: float, start: int
+) -> Steps[tuple[dict[int, Look], Tally]]:
+    """Ask all nodes; return each one's look, by index, and the round; `start`: the first slot of the page."""
 
     def parse(reply: Any) -> Look | Refusal:
         return WRONG_TYPE if reply.__class__ is int and reply == 0 else Look.read(reply)
 
     memory = session.processes.guard(milliseconds(guard)) if guard else 0
-    command = _inspect(pool, holders, memory)
-    timeout = session.timing.node_timeout * (_TIMEOUTS if holders == MAX_PERMITS else 1)
+    command = _inspect(pool, holders, memory, start)
+    timeout = session.timing.node_timeout * (_TIMEOUTS if holders < 0 else 1)
     tally = yield from ask_all(Broadcast(command, owner, parse, timeout, guard, decide=thoroughly))
     if tally.granted < tally.quorum:
         noun = pool.limit.noun
         raise type_error(pool.name, tally, noun) or no_quorum(pool.name, tally, noun)
-    return tally
+    return {node: look for node, look in enumerate(tally.answers) if look}, tally
 
 
 def _permits(looks: Sequence[Look], limit: Limit) -> int:
@@ -307,7 +318,7 @@ def holders_of(session: Session, pool: Pool, owner: Owner) -> Steps[tuple[Permit
         QuorumError: Too few nodes answered.
         KeyTypeError: The key holds a value of another type.
     """
-    looks, tally = yield from survey(session, pool, owner, holders=MAX_PERMITS)
+    looks, tally = yield from survey(session, pool, owner, holders=-1)
     votes: dict[str, Counter[int]] = defaultdict(Counter)
     lasting: dict[str, list[float]] = defaultdict(list)
     clients: dict[str, ClientRecord | None] = {}
