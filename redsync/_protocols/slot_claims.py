@@ -33,7 +33,7 @@ from redsync._core.session import Session
 from redsync._core.timing import milliseconds
 from redsync._protocols.answers import WRONG_TYPE, Refusal, no_quorum, refusals_of_owners, time_left, type_error
 from redsync._protocols.claims import AcquireRequest, Claim
-from redsync._protocols.holding import rollback_of
+from redsync._protocols.holding import rollback, rollback_of
 from redsync._protocols.queue_policies import FifoByNumber
 from redsync._protocols.shrinking import bits_of, first_in, read_bits, reserved
 from redsync._protocols.windows import Window
@@ -460,14 +460,16 @@ class WindowClaim(SlotClaim):
     def _tell_nodes(self, claim: bytes, slots: tuple[int, ...]) -> Steps[None]:
         """Tell nodes of a success, and how long to keep its slots."""
         window, request = self._window, self.request
-        # A node that hangs, or to which a rollback that restores the place is pending, would keep the place of a waiter
-        # that has been served. So this stays pending.
-        queued = self.policy.taken
         kept_ms = b"%.3f" % (1000 * window.needed(self._telling))
         message = Command(CONFIRM, request.keys.all, (claim, write_slots(slots), kept_ms))
         if (state := self.reserved) is not None:
             self._told, state.may_keep = True, self.session.all_nodes
-        yield from tell(Tell(message, request.owner, self.session.all_nodes if queued else 0))
+        if self.policy.taken:
+            # A node that hangs would keep the place of a waiter that has been served. The message itself is never
+            # pending: a node that gets it late keeps the slots from then on.
+            nodes, unused = self.session.all_nodes, request.owner.claim(next(self.session.claims))
+            yield from tell(rollback(request.kind, request.keys, request.owner, unused, leave=True, deliver_to=nodes))
+        yield from tell(Tell(message, request.owner))
 
     def _keep(self, now: float, timeout_at: Callable[[float], float]) -> Steps[tuple[PermitState, float]]:
         """Ask once more for reserved slots if the latest ask was long ago; return them, and the instant.
