@@ -146,9 +146,8 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
     # Nodes.
 
     def _start_connect(self, node: Node) -> None:
-        if not self._stopping:
-            name = f"redsync-connect-{node.address}"
-            self._connecting[node.index] = self._loop.create_task(self._connect(node), name=name)
+        name = f"redsync-connect-{node.address}"
+        self._connecting[node.index] = self._loop.create_task(self._connect(node), name=name)
 
     async def _connect(self, node: Node) -> None:
         error: str | None = None
@@ -183,7 +182,7 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
 
     async def _poll(self, poll: WitnessPoll) -> None:
         """Poll a witness until the end."""
-        while True:
+        while not self._stopping:  # Its cancellation may be swallowed, see `redis_py.connect`.
             try:
                 await self._ask(poll)
             except Exception as error:

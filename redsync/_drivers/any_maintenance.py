@@ -203,15 +203,15 @@ class NodeRegistry:
 
     def note_tried(self, node: Node, error: str | None) -> None:
         """Record the outcome of a try."""
-        if error is not None:
-            self.put_off(node, error)
         node.connected = self._own.links[node.index] is not None
+        if not node.connected:  # Without an error, `note_broken` has recorded why.
+            self.put_off(node, error)
         node.tried = True
 
     def note_broken(self, node: Node, reason: str) -> None:
         """Record that the transport lost its link to a node."""
         node.last_error = node.down_reason = reason
-        if node.connected:  # otherwise it broke during the connect, which counts by itself
+        if node.connected:  # otherwise it broke during the connect: `note_tried` counts that
             node.connected = False
             if reason == INTERRUPTED or self._clock() - node.connected_at >= _STABLE:
                 self._failures[node.index] = 0
@@ -535,8 +535,9 @@ class AnyMaintenance(ABC, Generic[SetT]):
         self._help_others(now)
         for index in self._registry.misnamed():
             self.own.discard(self.own.links[index], "its birth record names another server, or none")
-        for node in self._registry.due(self._connecting):
-            self._start_connect(node)
+        if not self._stopping:
+            for node in self._registry.due(self._connecting):
+                self._start_connect(node)
         self._registry.initialize(self._send)
         self._registry.report_changes()
         self.own.look((yield self._next_at(until)))
@@ -544,10 +545,7 @@ class AnyMaintenance(ABC, Generic[SetT]):
     def _catch_up(self, now: float) -> None:
         """Send nodes what they must get before anything else: the ends of former connections, then releases."""
         own = self.own
-        for node in self._nodes:
-            link = own.links[node.index]
-            if link is not None and link.generation != node.generation:
-                own.discard(link, node.moved() or node.down_reason)
+        own.discard_former()
         self._prepare()
         for node in self._nodes:
             if own.links[node.index] is not None:

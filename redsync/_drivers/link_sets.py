@@ -455,6 +455,12 @@ class AnyLinkSet(ABC):
         self.on_discarded(link, reason)
         shared.wake()
 
+    def discard_former(self) -> None:
+        """Discard the links that lead to former servers of their nodes."""
+        for link in list(self.links):
+            if link is not None and link.generation != link.node.generation:
+                self.discard(link, link.node.moved() or link.node.down_reason)
+
     def on_discarded(self, link: AnyLink, reason: str) -> None:  # noqa: B027  (most sets do nothing more)
         """Record that a link is gone: by the links of the maintenance's set, nodes are up or down."""
 

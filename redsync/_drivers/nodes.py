@@ -9,6 +9,7 @@ import math
 import re
 import socket
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import hiredis
@@ -337,7 +338,10 @@ def reason_of(error: BaseException, address: str, before: object) -> str:
         return describe_error(error)
     reason = one_line(f"{type(error).__name__}: {error}")
     if reason != before:
-        quietly(log.error, "node %s can't be connected because of an error in this process", address, exc_info=error)
+        with suppress(SystemExit):  # By the application's log handler: it would end a connect, which none would follow.
+            quietly(
+                log.error, "node %s can't be connected because of an error in this process", address, exc_info=error
+            )
     return reason
 
 

@@ -7,6 +7,7 @@ import pytest
 import redis.asyncio
 
 from redsync import NodeChanged
+from redsync._drivers import aio_maintenance
 from redsync._drivers.aio_maintenance import AioMaintenance
 from redsync._drivers.any_maintenance import Stopped
 from redsync._drivers.environment import clock
@@ -48,8 +49,8 @@ class Watch:
             self.woken += 1
 
 
-async def started(maintenance, watch):
-    """Let a task run the maintenance, and stop it at the end; return the task."""
+async def started(maintenance, watch, has_begun=None):
+    """Let a task run the maintenance, and stop it at the end; return the task once it has begun."""
 
     async def main():
         try:
@@ -60,7 +61,7 @@ async def started(maintenance, watch):
             await maintenance.stop()
 
     task = asyncio.create_task(main())
-    await until(lambda: watch.begun)
+    await until(has_begun or (lambda: watch.begun))
     return task
 
 
@@ -130,6 +131,25 @@ async def test_one_task_at_a_time_connects_a_node(nodes):
     nodes.resume(0)
     await until(lambda: states(maintenance) == ["up"] * 3)
     await stop(maintenance, task)
+
+
+@in_loop
+async def test_close_ends_though_a_cancellation_is_swallowed_while_a_sentinel_is_connected(monkeypatch):
+    """redis-py sends through `asyncio.wait_for`, which swallows some of them on Python 3.11."""
+    opened = []
+
+    async def open_connection(connection):
+        opened.append(connection)
+        try:
+            await asyncio.sleep(ENDLESS)
+        except asyncio.CancelledError:
+            raise ConnectionResetError from None
+
+    monkeypatch.setattr(aio_maintenance, "open_connection", open_connection)
+    maintenance = make("redis+sentinel://127.0.0.1:1/mymaster")
+    task = await started(maintenance, Watch(maintenance), lambda: opened)
+    await asyncio.wait_for(stop(maintenance, task), PATIENCE)
+    assert len(opened) == 1
 
 
 @in_loop

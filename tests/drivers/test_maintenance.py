@@ -423,6 +423,17 @@ def test_set_thrown_away_after_the_close_is_ended(make_client, eventually):
     assert not any(link_set.links)
 
 
+def test_closing_client_makes_no_connections(tended, monkeypatch):
+    """A call that still waits for nodes keeps the maintenance at work."""
+    connected = []
+    monkeypatch.setattr(tended.maintenance, "connect", lambda _, nodes: connected.extend(nodes))
+    tended.maintenance._stopping = True
+    tended.own.discard(tended.own.links[0], "gone")
+    for _ in range(3):
+        tended.turn(5.0)
+    assert connected == []
+
+
 def test_close_does_not_wait_for_a_silent_node(make_client, nodes):
     """Giving up on it takes twice the connect timeout, which is four times the node timeout."""
     make_client(n=2)

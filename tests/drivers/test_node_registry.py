@@ -255,6 +255,17 @@ def test_nodes_that_a_client_knew_are_never_marked_as_new_again(guarded):
     assert {request.effect.command.args[0] for request in asked} == {NEWBORN}
 
 
+def test_node_whose_connection_ends_as_it_is_installed_is_tried_again_after_a_pause(net):
+    """It sends a reply to no command, say."""
+    net.now += 10.0
+    net.cut(0)
+    net.registry.note_tried(net.nodes[0], None)
+    assert net.registry.due(connecting=[]) == []
+    net.now += 1.0
+    assert net.registry.due(connecting=[]) == [net.nodes[0]]
+    assert net.nodes[0].down_reason == "cut"
+
+
 def test_node_whose_first_connect_takes_too_long_is_reported_once():
     net = Net()
     net.connect(0, 1)

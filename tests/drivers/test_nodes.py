@@ -1,5 +1,6 @@
 """Nodes: their descriptions of themselves, and whether they have remembered for long enough."""
 
+import logging
 import math
 import pickle
 
@@ -11,7 +12,7 @@ from redsync import Client
 from redsync._core.memory import BLANK, NEWBORN, Birth
 from redsync._core.memory import ORIGINAL as ORIGINAL_KIND
 from redsync._drivers.discovery import Location
-from redsync._drivers.nodes import NodeInfo, make_nodes
+from redsync._drivers.nodes import NodeInfo, make_nodes, reason_of
 
 GUARD = 30.0
 FORGOT = "restarted or emptied, may have forgotten"
@@ -117,6 +118,24 @@ def test_node_is_ineligible_until_it_has_remembered_for_as_long_as_the_guard(mee
 
 
 # Reports to people.
+
+
+def test_reason_of_an_error_in_this_process_is_told_though_a_log_handler_exits():
+    """In a client for threads it would end the thread of a connect, and none would ever follow."""
+    logged = []
+
+    class Exits(logging.Handler):
+        def emit(self, record):
+            logged.append(record.getMessage())
+            raise SystemExit(1)
+
+    handler = Exits()
+    logging.getLogger("redsync.node").addHandler(handler)
+    try:
+        assert reason_of(TypeError("a mistake"), "node-1", None) == "TypeError: a mistake"
+    finally:
+        logging.getLogger("redsync.node").removeHandler(handler)
+    assert logged == ["node node-1 can't be connected because of an error in this process"]
 
 
 @pytest.fixture

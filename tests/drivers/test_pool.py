@@ -233,6 +233,17 @@ def test_rested_set_finds_out_which_connections_have_ended_before_it_is_used(len
     assert lender.asked[1:] == [[1]]
 
 
+def test_rested_set_is_connected_anew_to_a_node_that_has_another_server(lender, monkeypatch):
+    """Its link does not count, so the set would have a vote less than it seems."""
+    monkeypatch.setattr(pools, "_LONG_IDLE", -1.0)
+    link_set = lender.borrow()
+    lender.give_back(link_set)
+    lender.desk.nodes[1].generation += 1
+    lender.quick = False
+    assert lender.borrow() is None
+    assert lender.asked[1:] == [[1]]
+
+
 def test_set_whose_preparation_is_interrupted_is_thrown_away(lender, monkeypatch):
     def connect(link_set, nodes):
         raise Interruption
