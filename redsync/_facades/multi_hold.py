@@ -77,12 +77,17 @@ class Performing:
 
     def _perform(self, plan: Plan[T]) -> T:
         """Make the calls of a plan, one after the other; it gets their errors and all interruptions, and cleans up."""
-        answer, error = None, None
+        answer: Any = None
+        error: BaseException | None = None
         while True:
             try:
-                call = plan.send(answer) if error is None else plan.throw(error)
-                answer = error = None
-                answer = call()
+                while True:  # Within the `try`: an interruption can come where a loop repeats.
+                    call = plan.send(answer) if error is None else plan.throw(error)
+                    answer = error = None
+                    try:
+                        answer = call()
+                    except RedsyncError as problem:
+                        error = problem
             except StopIteration as end:
                 # No call here: an interruption at its start would leave locks held that no caller knows of.
                 return end.value  # type: ignore[no-any-return]
@@ -103,9 +108,13 @@ class AsyncPerforming:
         answer = None
         while True:
             try:
-                call = plan.send(answer) if error is None else plan.throw(error)
-                answer = error = None
-                answer = await call()
+                while True:  # Within the `try`, as there.
+                    call = plan.send(answer) if error is None else plan.throw(error)
+                    answer = error = None
+                    try:
+                        answer = await call()
+                    except RedsyncError as problem:
+                        error = problem
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]
             except BaseException as problem:
