@@ -18,7 +18,7 @@ from inspect import iscoroutinefunction
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from redsync._core.holds import HoldState
-from redsync._core.quorum import Choice, Tally
+from redsync._core.quorum import Tally
 
 __all__ = [
     "AcquireEnded",
@@ -32,7 +32,6 @@ __all__ = [
     "NodeChanged",
     "Observer",
     "ObserverSubscription",
-    "Round",
     "Step",
     "WatchdogWoke",
     "is_function",
@@ -185,36 +184,16 @@ class WatchdogWoke(NamedTuple):
 Detail: TypeAlias = AcquireEnded | HoldEnded | HoldsRenewed | WatchdogWoke
 
 
-class Round(NamedTuple):
-    """A round of votes that is over.
-
-    Attributes:
-        took: For each reply that it waited for, the node's address and the seconds until then.
-        failed: For each vote that failed, the node's address and the reason in words.
-    """
-
-    took: list[tuple[str, float]]
-    failed: list[tuple[str, str]]
-
-    @classmethod
-    def of(cls, tally: Tally) -> Round:
-        """Return what observers learn of a tally."""
-        sent_at = tally.sent_at
-        votes = [(node, vote) for node, vote in zip(tally.nodes, tally.ballots, strict=True) if vote is not None]
-        took = [(node, vote[3] - sent_at) for node, vote in votes if vote[0] is not Choice.FAILED]
-        return cls(took, [(node, vote[2]) for node, vote in votes if vote[0] is Choice.FAILED] if tally.failed else [])
-
-
 class ObserverSubscription(NamedTuple):
     """The channel from one client to one observer.
 
     Attributes:
         hear: Called with each event, in the thread or task in which it happens.
-        rounds: All rounds; the observer removes them.
+        rounds: The votes of all rounds that are over; the observer removes them.
     """
 
     hear: Callable[[Event | Detail], object]
-    rounds: deque[Round]
+    rounds: deque[Tally]
 
 
 class Observer(ABC):

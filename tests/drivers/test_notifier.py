@@ -10,7 +10,7 @@ import pytest
 
 from redsync._core.holds import HoldState, Owner
 from redsync._core.keys import LockKeys
-from redsync._core.observing import HoldLost, NodeChanged, Observer, ObserverSubscription, Round, WatchdogWoke
+from redsync._core.observing import HoldLost, NodeChanged, Observer, ObserverSubscription, WatchdogWoke
 from redsync._core.quorum import Tally
 from redsync._core.scripts import ClaimKind
 from redsync._drivers import notifier as notifiers
@@ -96,7 +96,7 @@ def test_details_go_to_observers_only(said):
     tally = Tally(["a:1"], bool)
     tally.fail(0, "down")
     notifier.note_round(tally)
-    assert list(notifier.subscriptions[0].rounds) == [Round([], [("a:1", "down")])]
+    assert list(notifier.subscriptions[0].rounds) == [tally]
     assert said() == [("redsync.node", "INFO", "node a:1 is up")]
 
 

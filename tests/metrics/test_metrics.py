@@ -13,10 +13,10 @@ from redsync._core.observing import (
     AcquireRecord,
     HoldEnded,
     HoldsRenewed,
-    Round,
     WatchdogWoke,
 )
 from redsync.metrics.metrics import _MOST_EARLY, Metrics, _after_fork_in_child
+from tests.support.rounds import make_round
 from tests.support.traced import at_each_line
 
 
@@ -184,16 +184,16 @@ def test_renewals_count_for_the_holds_that_are_known(ledger, tell, ends):
 def test_events_without_a_hold_are_counted(ledger, tell):
     tell(HoldOrphaned("order:8", "c:2"))
     tell(WatchdogWoke(0.125))
-    ledger.subscription.rounds.append(Round([("b:1", 0.25)], [("a:1", "no answer within 0.25 s")]))
-    ledger.subscription.rounds.append(Round([("b:1", 0.5)], []))
+    ledger.subscription.rounds.append(make_round(b=0.25, a="no answer within 0.25 s"))
+    ledger.subscription.rounds.append(make_round(b=0.5))
     assert ledger.take() == (
         {
             ("redsync.hold.orphans", ("order",)): 1,
-            ("redsync.node.votes.failed", ("a:1", "timeout")): 1,
+            ("redsync.node.votes.failed", ("a", "timeout")): 1,
         },
         {
             ("redsync.watchdog.lag", ()): [0.125],
-            ("redsync.node.round_trip.duration", ("b:1",)): [0.25, 0.5],
+            ("redsync.node.round_trip.duration", ("b",)): [0.25, 0.5],
         },
     )
 
@@ -271,12 +271,12 @@ def test_child_of_a_fork_holds_nothing(ledger, tell):
     assert ledger.gauges()["redsync.hold.active"] == {LOCK: 1}
     before = ledger.counts
     tell(AcquireEnded(make_record(), "won", Hold()))
-    ledger.subscription.rounds.append(Round([("a:1", 0.25)], []))
+    ledger.subscription.rounds.append(make_round(a=0.25))
     ledger._lock.lock.acquire()
     _after_fork_in_child()
     assert ledger.gauges()["redsync.hold.active"] == {}
     assert ledger.counts == before, "what it has not counted yet is its parent's"
-    assert ("redsync.node.round_trip.duration", ("a:1",)) not in ledger.values
+    assert ("redsync.node.round_trip.duration", ("a",)) not in ledger.values
 
 
 def test_custom_groups_replace_the_default():

@@ -10,10 +10,10 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 
 from redsync import HoldOrphaned
-from redsync._core.observing import Round
 from redsync.metrics.instruments import INSTRUMENTS
 from redsync.metrics.metrics import _after_fork_in_child
 from redsync.metrics.otel import _MOST_VALUES, OpenTelemetryMetrics
+from tests.support.rounds import make_round
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_collection_gets_all_counts_but_only_the_latest_of_too_many_values(provi
     metrics = OpenTelemetryMetrics(meter_provider=provider)
     subscription = metrics.listen(lambda: 0.0)
     for each in range(5):
-        subscription.rounds.extend([Round([("a:1", each)], [])] * _MOST_VALUES)
+        subscription.rounds.extend([make_round(a=each)] * _MOST_VALUES)
         metrics._work_off_some()
     for _ in range(2 * _MOST_VALUES):
         subscription.hear(HoldOrphaned("x", "c:2"))
@@ -75,7 +75,7 @@ def test_collection_gets_all_counts_but_only_the_latest_of_too_many_values(provi
     assert (trips.count, trips.sum) == (_MOST_VALUES, 4 * _MOST_VALUES)
     [orphans] = found["redsync.hold.orphans"].data.data_points
     assert orphans.value == 2 * _MOST_VALUES
-    subscription.rounds.append(Round([("a:1", each) for each in range(10)], []))
+    subscription.rounds.extend(make_round(a=each) for each in range(10))
     [trips] = read(reader)["redsync.node.round_trip.duration"].data.data_points
     assert trips.count == _MOST_VALUES + 10
 
@@ -101,7 +101,7 @@ def test_global_provider_may_be_set_later(reader, provider, make_client):
 def test_child_of_a_fork_exports_no_value_of_its_parent(provider, reader):
     metrics = OpenTelemetryMetrics(meter_provider=provider)
     subscription = metrics.listen(lambda: 0.0)
-    subscription.rounds.append(Round([("a:1", 0.25)], []))
+    subscription.rounds.append(make_round(a=0.25))
     subscription.hear(HoldOrphaned("x", "c:2"))
     metrics._work_off_some()
     _after_fork_in_child()
