@@ -570,7 +570,7 @@ class AnyMaintenance(ABC, Generic[SetT]):
         return min(
             until,
             self._clock() + (self._node_timeout / 2 if self._owes() else _TICK),
-            self._registry.next_try(self._connecting),
+            math.inf if self._stopping else self._registry.next_try(self._connecting),
             self._registry.initialize_at,
             *[due_at(node.index) for node in self._nodes if node.connected],
         )

@@ -431,6 +431,7 @@ def test_closing_client_makes_no_connections(tended, monkeypatch):
     tended.own.discard(tended.own.links[0], "gone")
     for _ in range(3):
         tended.turn(5.0)
+        assert tended.maintenance._next_at(math.inf) > tended.desk.now, "it waits, instead of polling in a loop"
     assert connected == []
 
 
