@@ -79,14 +79,15 @@ def reports_in(tally: Tally) -> list[LatchReport]:
 
 
 def is_known(tally: Tally) -> Verdict:
-    """Return WON once a quorum vouches for its answers, or all nodes answer: then one of them knows everything."""
+    """Return WON once a quorum vouches for its answers, or all nodes answer: then one of them knows everything.
+
+    A round is lost only after each node has answered or failed: one of them may have what the others forgot.
+    """
     if tally.granted >= tally.quorum:
         return Verdict.WON
-    if None not in tally.ballots:
-        return Verdict.WON if len(reports_in(tally)) == len(tally.nodes) else Verdict.LOST
-    possible = len(tally.nodes) - tally.refused - tally.failed >= tally.quorum
-    all_answer = len(reports_in(tally)) == len(tally.nodes) - tally.unheard
-    return Verdict.PENDING if possible or all_answer else Verdict.LOST
+    if None in tally.ballots:
+        return Verdict.PENDING
+    return Verdict.WON if len(reports_in(tally)) == len(tally.nodes) else Verdict.LOST
 
 
 def is_noted(tally: Tally) -> Verdict:
@@ -191,7 +192,11 @@ class Caller:
             QuorumError: Too few nodes answered.
             KeyTypeError: The key holds a value of another type.
         """
+        before = self.latch.known.generation
         tally = yield from self.exchange(now, decide)
+        if not tally.won and self.latch.known.generation > before:
+            # A node had what others forgot. They vouch for it once they learn of it.
+            tally = yield from self.exchange(tally.at, decide)
         self.require(tally)
         state = self.latch.known
         if not agree(tally, state):

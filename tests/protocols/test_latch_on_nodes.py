@@ -343,6 +343,17 @@ def test_new_client_does_not_see_it_open_on_nodes_that_forgot(world):
     assert LatchCaller(world, restart_guard=30.0).count({A, B}) == 3, "they forgot nothing about this one"
 
 
+def test_new_client_finds_a_latch_that_only_one_node_remembers_at_once(world):
+    world.initialize()
+    LatchCaller(world, restart_guard=30.0).set(2)
+    for node in (A, B):
+        world.stores[node].flush()
+    new = LatchCaller(world, restart_guard=30.0)
+    with pytest.raises(QuorumError, match="FORGETFUL"):
+        new.count({A, B})
+    assert new.count() == 2, "all nodes answer, the last one has it, and then the others vouch for it"
+
+
 def test_nodes_that_granted_a_setting_vouch_for_it_whenever_they_forgot(world):
     """C forgot after B. A and B grant the setting, with a token from before that."""
     world.initialize()
@@ -353,7 +364,7 @@ def test_nodes_that_granted_a_setting_vouch_for_it_whenever_they_forgot(world):
     assert LatchCaller(world, restart_guard=30.0).set(2, {A, B, C}, {A, B}) is True
     assert LatchCaller(world, restart_guard=30.0).count({A, B}) == 2
     with pytest.raises(QuorumError, match="1 of 3 nodes may have forgotten it"):
-        LatchCaller(world, restart_guard=30.0).count({B, C})
+        LatchCaller(world, restart_guard=30.0).count({B, C}, {B, C})
 
 
 def test_latch_that_was_not_used_for_a_day_is_forgotten_everywhere(world, ada):
