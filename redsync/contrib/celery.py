@@ -164,13 +164,14 @@ class OnceTask(Task):  # type: ignore[misc]  # Celery has no types
                 raise error
             log.info("skipped: %s", error)
             raise Ignore
-        log.info("to be delivered again in %g s: %s", self.once_countdown, error)
+        countdown = float(self.once_countdown)  # Celery adds it to a date, which refuses a Decimal.
+        log.info("to be delivered again in %g s: %s", countdown, error)
         request = self.request
         again = self.signature_from_request(
-            request, request.args, request.kwargs, countdown=self.once_countdown, retries=request.retries
+            request, request.args, request.kwargs, countdown=countdown, retries=request.retries
         )
         again.apply_async()
-        raise Retry(exc=error, when=self.once_countdown, sig=again) from None
+        raise Retry(exc=error, when=countdown, sig=again) from None
 
 
 def _check_setting(sender: Any, **_: Any) -> None:

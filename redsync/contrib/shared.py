@@ -97,8 +97,8 @@ def check_client(client: object) -> None:
 def check_seconds(name: str, seconds: Any, *, may_be_0: bool = True) -> None:
     """Raise ValueError for an option that is not a finite number of seconds."""
     try:
-        number = math.nan if isinstance(seconds, bool | str) else float(seconds)
-    except (TypeError, ValueError):
+        number = math.nan if isinstance(seconds, bool | str | bytes | bytearray) else float(seconds)
+    except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not 0 <= number < math.inf or not (number or may_be_0):
         what = "a number of seconds, 0 or more" if may_be_0 else "a positive number of seconds"

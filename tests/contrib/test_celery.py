@@ -32,6 +32,7 @@ LEASE = 4.0
 
 TASKS = """
 import json, os, time
+from decimal import Decimal
 from pathlib import Path
 from celery import Celery
 from redsync.contrib.celery import OnceTask
@@ -48,7 +49,7 @@ def wait_for(name):
     while not Path(name).exists():
         time.sleep(0.005)
 
-@app.task(bind=True, base=OnceTask, once="charge:{order}", once_countdown=0.05, max_retries=0)
+@app.task(bind=True, base=OnceTask, once="charge:{order}", once_countdown=Decimal("0.05"), max_retries=0)
 def charge(self, order, by="bank"):
     self.hold.check()
     note(f"begin {order} {os.getpid()}")
@@ -305,7 +306,10 @@ def test_argument_without_a_form_in_json_is_refused(app):
         ({"once": 7}, "task shop.bad: once: expected str"),
         ({"once_busy": "wait"}, "task shop.bad: once_busy must be 'retry' or 'skip', not 'wait'"),
         ({"once_busy": "skip", "acks_late": True}, "task shop.bad: acks_late and"),
-        *(({"once_countdown": bad}, "task shop.bad: once_countdown") for bad in (-1, math.inf, None, "1", True)),
+        *(
+            ({"once_countdown": bad}, "task shop.bad: once_countdown")
+            for bad in (-1, math.inf, None, "1", b"5", True, 10**400)
+        ),
         ({"once_options": {"timeout": 5}}, "task shop.bad: once_options: .*multiple values for .* 'timeout'"),
         ({"once_options": {"leese": 5}}, "task shop.bad: once_options: .*unexpected keyword argument 'leese'"),
         (
