@@ -38,7 +38,7 @@ from redsync._protocols.claims import AcquireRequest
 from redsync._protocols.holding import give_back, release, tell_rest
 from redsync._protocols.shrinking import first_in, read_bits
 from redsync._protocols.slot_claims import SlotClaim
-from redsync.exceptions import LeaseLostError, OverReleaseError
+from redsync.exceptions import LeaseLostError, OverReleaseError, QuorumError
 
 __all__ = [
     "SEMAPHORE",
@@ -242,9 +242,12 @@ def survey(
     looks, first = yield from _look(session, pool, owner, holders=-1 if paged else holders, guard=guard, start=0)
     last = max((slot for look in looks.values() for slot in look.taken), default=0) if paged else 0
     for start in range(_PAGE, last + 1, _PAGE):
-        more, _ = yield from _look(session, pool, owner, holders=-1, guard=guard, start=start)
-        for node in looks.keys() & more.keys():
-            looks[node] = replace(looks[node], holders=looks[node].holders + more[node].holders)
+        more, tally = yield from _look(session, pool, owner, holders=-1, guard=guard, start=start)
+        both = looks.keys() & more.keys()
+        looks = {node: replace(looks[node], holders=looks[node].holders + more[node].holders) for node in both}
+        if len(looks) < tally.quorum:
+            sentence = f"only {len(looks)} of {session.nodes} nodes answered for all pages; {tally.quorum} must"
+            raise QuorumError(pool.name, f"{pool.limit.noun} {pool.name!r}: {sentence}", tally.votes)
     others = [look.limit for look in looks.values() if look.contradicts(pool.limit, stated=stated)]
     if len(others) > len(looks) - first.quorum:
         raise pool.limit.differs(pool.name, others[0])

@@ -155,6 +155,15 @@ def test_many_holders_are_listed_a_page_at_a_time(toy, pool, ask):
     assert [command.args for command in toy.commands] == [(-1, 0, 0, 0, 10_000), (-1, 0, 1000, 0, 10_000)]
 
 
+def test_pages_that_too_few_nodes_answer_together_list_nobody(toy, pool, ask):
+    """A permit would have the vote of one node only, and be left out although two nodes told it."""
+    page = look(0, 10_000, [], [[b"c:1", b"1005", 9_000, b""]])
+    page[2] = bytes(126)[:-1] + b"\xff"
+    looks = [toy.answers(page, page, page, "down", "down"), toy.answers("down", page, page, page, "down")]
+    with pytest.raises(QuorumError, match="semaphore 'x': only 2 of 5 nodes answered for all pages; 3 must"):
+        ask(holders_of, told=looks)
+
+
 def test_foreign_value_is_an_error_for_a_look(toy, ask):
     with pytest.raises(KeyTypeError, match="semaphore 'x'"):
         ask(available, told=[toy.all_say(0)])
