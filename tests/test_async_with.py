@@ -96,6 +96,24 @@ async def test_body_is_cancelled_when_what_it_holds_is_lost(make_client, events,
 
 
 @in_loop
+async def test_tasks_inside_one_permit_get_only_their_own_cancellation(make_client):
+    """Whichever leaves first."""
+
+    async def work(permit):
+        with comes_out(LeaseLostError):
+            async with permit:
+                await asyncio.sleep(ENDLESS)
+        await goes_on()
+
+    async with make_client() as client:
+        permit = await client.get_semaphore("x", 2).acquire()
+        tasks = [asyncio.create_task(work(permit)) for _ in range(2)]
+        await turns(2)
+        lose(client)
+        await asyncio.gather(*tasks)
+
+
+@in_loop
 async def test_body_is_cancelled_when_the_nodes_forget_or_its_lease_ends(make_client, raw):
     """The real case, with the watchdog's own renewal."""
     async with make_client(lease=0.6) as client:

@@ -136,6 +136,9 @@ class Runner(AnyRunner, Protocol):
 class Scope(Protocol):
     """Cancels the body of an `async with`, and distinguishes that cancellation from all others."""
 
+    def is_here(self) -> bool:
+        """Return whether the running task opened the scope."""
+
     def cancel(self) -> None:
         """Cancel the task that opened the scope, at its next await, unless the scope is closed by then."""
 

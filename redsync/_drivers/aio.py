@@ -98,6 +98,10 @@ class TaskScope:
         self._cancelled = False
         self._closed = False
 
+    def is_here(self) -> bool:
+        """Return whether the running task opened the scope."""
+        return asyncio.current_task(self._loop) is self._task
+
     def cancel(self) -> None:
         """Cancel the task that opened the scope, at its next await, unless the scope was closed by then."""
         # Not at once: the running task may itself have noticed the loss, and may leave the scope before its next await.

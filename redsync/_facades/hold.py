@@ -215,10 +215,16 @@ class Cancelling(Entered):
         self._scopes = (*self._scopes, (scope, states, cancel))
 
     def _close_scope(self, error: BaseException | None) -> bool:
-        """Stop cancelling the innermost scope; return True if a loss may propagate instead of `error`, see `Scope`."""
+        """Stop cancelling the running task's innermost scope; a permit may have scopes of other tasks, too.
+
+        Return True if a loss may propagate instead of `error`, see `Scope`.
+        """
         if not self._scopes:
             return False
-        *self._scopes, (scope, states, cancel) = self._scopes
+        # A task that has none closes a generator or coroutine that another task dropped.
+        closed = next((each for each in reversed(self._scopes) if each[0].is_here()), self._scopes[-1])
+        self._scopes = [each for each in self._scopes if each is not closed]
+        scope, states, cancel = closed
         for state in states:
             state.loss_callbacks.remove(cancel)
         return scope.close(error)
