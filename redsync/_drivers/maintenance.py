@@ -96,7 +96,6 @@ class Maintenance(AnyMaintenance[LinkSet]):
         self._ident = 0
         self.begun: Final = SafeEvent()
         self._ended: Final = SafeEvent()
-        self._finished = False
         self._swept_at = 0.0
         self._inbox: Final[deque[Callable[[], object]]] = deque()  # Other threads append.
 
@@ -112,7 +111,7 @@ class Maintenance(AnyMaintenance[LinkSet]):
         """Let the thread call something soon; once it has ended, call that here."""
         self._inbox.append(action)
         self.wake()
-        if self._finished:
+        if self._ended.is_set():
             self._empty_inbox()
 
     def note_lag(self, node: Node) -> None:
@@ -185,20 +184,16 @@ class Maintenance(AnyMaintenance[LinkSet]):
             threading.Thread(target=self._poll, args=(each,), name=each.name, daemon=True).start()
         self._thread.start()
 
-    def await_begun(self, timeout: float) -> None:
-        """Wait for the first connections.
+    def await_begun(self, timeout: float | None) -> None:
+        """Wait for the first connections; if `timeout` is None, for as long as they may take.
 
         Raises:
             ConfigurationError: Two nodes are the same server.
             Exception: A programming error while connecting.
         """
-        self.begun.wait(max(timeout, 0.0))
+        longest = TIMEOUTS * self.connect_timeout + FIRST_USE + self._node_timeout
+        self.begun.wait(longest if timeout is None else max(timeout, 0.0))
         self._registry.require_usable()
-
-    @property
-    def patience(self) -> float:
-        """Seconds that the first connections take at most."""
-        return TIMEOUTS * self.connect_timeout + FIRST_USE + self._node_timeout
 
     def is_current(self) -> bool:
         """Return True in the maintenance's own thread."""
@@ -292,7 +287,7 @@ class Maintenance(AnyMaintenance[LinkSet]):
 
     def give_up(self, request: Request) -> None:
         """End a round that was posted, and whose time is over, unless its votes have come."""
-        if not self._finished:
+        if not self._ended.is_set():
             self.own.read(0.0)
         self.own.close_round(request, "no answer in time")
 
@@ -338,13 +333,7 @@ class Maintenance(AnyMaintenance[LinkSet]):
 
     def _sweep(self, now: float) -> None:
         """Read late replies in idle sets, and close sets that have rested for long."""
-        self._swept_at, self.pool.is_swept = now, True
-        try:
-            self._look_after_idle_sets(now)
-        finally:
-            self.pool.is_swept = False
-
-    def _look_after_idle_sets(self, now: float) -> None:
+        self._swept_at = now
         for _ in self.pool.idle():
             sets: list[LinkSet] = []
             if not self.pool.borrow_rested(sets):
@@ -388,7 +377,6 @@ class Maintenance(AnyMaintenance[LinkSet]):
         for link_set in (*self.pool.close(), self.own):
             link_set.end("the client was closed", orderly=True)
         self._ended.set()
-        self._finished = True
         self._empty_inbox()
         self._waker.close()
         self._woken.close()

@@ -4,7 +4,8 @@ A thread borrows a set for its rounds, and returns it before it sleeps or calls 
 only as many sets as threads are inside a round. The pool lends the set that was returned last, and makes new ones up to
 its limit. No thread waits for a set: if no free one is connected, the maintenance carries the round, over its own set.
 
-A set that was thrown away comes to `invalidated`: the maintenance ends it.
+A set that was thrown away comes to `invalidated`: the maintenance ends it. It also looks at free sets; a thread that
+asks at that instant may make one more.
 
 **A set is in one list at a time**: the free ones, a borrower's, or the invalidated ones. It moves from list to list in
 one call of C. So wherever an exception strikes, the set is in one of them.
@@ -34,7 +35,6 @@ class Pool:
 
     Attributes:
         invalidated: Sets to be ended by the maintenance.
-        is_swept: True while the maintenance looks after free sets. One of them may be missing then, so none is made.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Pool:
         self._quorum: Final = len(shared.nodes) // 2 + 1
         self._free: Final[list[LinkSet]] = []
         self._alive: Final[set[LinkSet]] = set()
-        self._closed = self.is_swept = False
+        self._closed = False
         self.invalidated: Final[deque[LinkSet]] = deque()
 
     def __len__(self) -> int:
@@ -74,7 +74,7 @@ class Pool:
         try:
             if not self._take(_LAST, into):
                 with self._shared.mutex:
-                    if not (self._closed or self.is_swept) and len(self._alive) < self._limit:
+                    if not self._closed and len(self._alive) < self._limit:
                         into.append(LinkSet(self._shared))
                         into[0].used_at = self._clock()
                         self._alive.add(into[0])

@@ -305,7 +305,7 @@ class ThreadRunner(AnyRunner[Life]):
         life = self.life
         try:
             maintenance = life.begin()  # an interruption may follow its start
-            maintenance.await_begun(maintenance.patience)
+            maintenance.await_begun(None)
         except BaseException:
             self.close()
             raise
@@ -467,7 +467,7 @@ class ThreadRunner(AnyRunner[Life]):
         if not call.sets:
             maintenance = call.life.begin()
             if not maintenance.begun.is_set():
-                maintenance.await_begun(maintenance.patience if effect.patience is None else effect.patience)
+                maintenance.await_begun(effect.patience)
         return call.borrow()
 
     def _send(self, effect: Broadcast, tally: Tally, link_set: LinkSet | None, life: Life) -> Request:

@@ -71,7 +71,7 @@ class Tended:
         self.maintenance.stop()
 
     def close(self):
-        if not self.maintenance._finished:
+        if not self.maintenance._ended.is_set():
             self.stop()
         self.desk.close()
 
@@ -291,19 +291,6 @@ def test_connection_that_came_twice_is_closed(tended):
     far = tended.connect(1)
     assert far.ended()
     assert not tended.fars[1].ended()
-
-
-def test_idle_set_that_is_looked_after_is_not_replaced(tended):
-    """It is back in a moment, and each set is a connection more to each node."""
-    sets, link_set, _ = rest(tended)
-    tended.pool.take_back(sets)
-    borrowed = []
-    link_set.look = lambda now: tended.pool.borrow(borrowed)
-    tended.turn(later=1.0)
-    assert (borrowed, len(tended.pool)) == ([], 1)
-    tended.pool.borrow(borrowed)
-    assert borrowed == [link_set]
-    tended.pool.take_back(borrowed)
 
 
 # Its thread.
