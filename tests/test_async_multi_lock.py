@@ -4,14 +4,10 @@
 """
 
 import asyncio
-import dis
-import sys
-from contextlib import suppress
 
 import pytest
 
-from redsync import AsyncMultiHold, HoldLost, LeaseLostError, RedsyncError
-from redsync._facades.multi_hold import AsyncPerforming, Performing
+from redsync import AsyncMultiHold, HoldLost, LeaseLostError
 from tests.aio_support import ENDLESS, claims, client_of, comes_out, goes_on, in_loop, run_until, until
 from tests.support.locks import lose
 
@@ -115,60 +111,3 @@ async def test_body_is_not_cancelled_for_a_lock_with_on_lost(nodes):
                 lose(client, "y")
                 await asyncio.sleep(ENDLESS)
         await goes_on()
-
-
-# Interrupted between two calls, in either flavour.
-
-
-def interrupt_loop(n, code):
-    """Raise KeyboardInterrupt where a loop in that code repeats for the n-th time: there Python looks for signals."""
-    jumps = {each.offset for each in dis.get_instructions(code) if each.opname == "JUMP_BACKWARD"}
-    left = [n]
-
-    def trace(frame, event, argument):
-        if frame.f_code is not code:
-            return None
-        frame.f_trace_opcodes = True
-        if event == "opcode" and frame.f_lasti in jumps:
-            left[0] -= 1
-            if not left[0]:
-                sys.settrace(None)
-                raise KeyboardInterrupt
-        return trace
-
-    sys.settrace(trace)
-
-
-@pytest.mark.parametrize("error", [None, RedsyncError("in a test")], ids=["won", "failed"])
-@pytest.mark.parametrize("n", [1, 2])
-@pytest.mark.parametrize("performing", [Performing, AsyncPerforming])
-def test_plan_interrupted_between_two_calls_cleans_up(performing, n, error):
-    done = []
-
-    def call():
-        done.append("called")
-        if error is not None:
-            raise error
-        return asyncio.sleep(0) if performing is AsyncPerforming else None
-
-    def plan():
-        try:
-            while len(done) < 3:
-                with suppress(RedsyncError):
-                    yield call
-        except KeyboardInterrupt:
-            done.append("cleaned up")
-            raise
-
-    def perform():
-        ended = performing()._perform(plan())
-        while performing is AsyncPerforming:
-            ended.send(None)
-
-    interrupt_loop(n, performing._perform.__code__)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            perform()
-    finally:
-        sys.settrace(None)
-    assert done == [*["called"] * n, "cleaned up"]

@@ -135,7 +135,6 @@ class SlotKeys(LockKeys):
         self.taken: Final = b"redsync_taken:" + ours
         self.limit: Final = b"redsync_limit:" + ours
         self.all = (*self.all, self.slots, self.taken, self.limit)
-        self.held = self.lock, self.slots, self.taken, self.queue, self.places, self.limit
 
 
 def read_slots(text: bytes) -> tuple[int, ...]:
@@ -217,7 +216,7 @@ class PermitState(HoldState):
             number = numbers.setdefault(state.keys.lock, len(numbers) + 1)
             if number > len(newest):
                 newest.append(state.limit)
-                keys += state.keys.held
+                keys += state.keys.all
             newest[number - 1] = max(newest[number - 1], state.limit, key=_version)
             args += (number, state.claim, state.rest, lease_ms)
         return Command(holds[0].kind.renew, tuple(keys), (*args, *(limit.text for limit in newest)))

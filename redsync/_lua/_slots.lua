@@ -3,12 +3,30 @@
 -- ">permit 17": the success of a rate limiter that gets slot 17 here as soon as it is free, see semaphore_confirm.
 -- Uses the KEYS of semaphore_acquire and ARGV[1] permit. Sets waiter: its owner; now, ms, with microseconds as its
 -- fraction; and freed: the number of slots that this script has freed for waiters.
--- include: limit
 -- include: wake
 -- include: waiter
 local time = redis.call('time')
 local now = time[1] * 1000 + time[2] / 1000
 local freed = 0
+
+-- Returns the limit, "version permits", and its version, permits and window, us; nothing if this node knows none, or an
+-- impossible one.
+local function read_limit(key)
+  local limit = redis.call('get', key) or ''
+  local version, permits, window = string.match(limit, '^(%d+) (%d+) ?(%d*)$')
+  version, permits = tonumber(version), tonumber(permits)
+  if version and version < 2 ^ 53 and permits >= 1 and permits <= 10000 then return limit, version, permits, window end
+end
+
+-- Programs state their limit as version 0. It expires a day after its last use, or later if leases are long. The limit
+-- of a resize stays permanently.
+local function write_limit(key, limit, version, lease)
+  if version > 0 then
+    redis.call('set', key, limit)
+  else
+    redis.call('set', key, limit, 'px', math.max(86400000, 2 * lease))
+  end
+end
 
 -- The slots that this script has freed, for pass_on.
 local emptied = {}

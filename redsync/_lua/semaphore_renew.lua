@@ -3,8 +3,8 @@
 -- won back. The node frees other slots that it gave the permit. A permit that it repairs, or finds lost, also loses its
 -- place in the queue here. The node learns the limit, unless it knows a newer one, which it then reports. So a limit
 -- lasts as long as any permit that is renewed.
--- KEYS[6j-5..6j] semaphore j: claim: zset permit -> expiry, ms; slots: hash permit -> "slot,slot"; taken: bit map;
---        queue: zset owner -> ticket; places: hash owner -> "expiry wants channel"; limit: "version permits"
+-- KEYS[6j-5..6j] semaphore j: claim: zset permit -> expiry, ms; queue: zset owner -> ticket; places: hash owner ->
+--        "expiry wants channel"; slots: hash permit -> "slot,slot"; taken: bit map; limit: "version permits"
 -- ARGV[4i-3] the semaphore's number   ARGV[4i-2] permit   ARGV[4i-1] its slots: "slot,slot"   ARGV[4i] its lease, ms
 -- ARGV[4n+j] the limit of semaphore j as its holder knows it: "version permits"
 -- ARGV[4n+m+1], if there are m semaphores: only if memory is guarded: 1
@@ -15,101 +15,76 @@ local semaphores = #KEYS / 6
 local permits = math.floor((#ARGV - semaphores) / 4)
 local guarded = ARGV[4 * permits + semaphores + 1]
 -- include: note_birth
-local time = redis.call('time')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-
--- include: limit
+local every = KEYS
+-- The functions of _slots.lua use the keys of the semaphore at hand.
+local KEYS = {unpack(every, 1, 6)}
+-- include: slots
 
 local function set(text)
   local members = {}
-  for slot in string.gmatch(text or '', '%d+') do members[slot] = true end
+  for slot in string.gmatch(text, '%d+') do members[slot] = true end
   return members
 end
 
--- Gives a permit exactly the wanted slots, or none if others have some of them; returns whether it has them.
-local function rearrange(taken, has, wanted)
-  local free = true
-  for slot in pairs(wanted) do free = free and (has[slot] or redis.call('getbit', taken, slot) == 0) end
-  for slot in pairs(has) do
-    if not (free and wanted[slot]) then redis.call('setbit', taken, slot, 0) end
-  end
-  for slot in pairs(free and wanted or {}) do
-    if not has[slot] then redis.call('setbit', taken, slot, 1) end
-  end
-  return free
-end
-
-local reply, longest = {}, {}
-for i = 1, permits do
-  local j, permit, wanted, lease = tonumber(ARGV[4 * i - 3]), ARGV[4 * i - 2], ARGV[4 * i - 1], ARGV[4 * i]
-  local claim, slots, taken, queue, places = unpack(KEYS, 6 * j - 5, 6 * j - 1)
-  local expiry = redis.pcall('zscore', claim, permit)
-  local foreign = type(expiry) == 'table'
-  if not foreign and not longest[j] then
-    -- This ZREM changes nothing, but it is a write that needs no memory: after it, a node out of memory lets the script
-    -- continue.
-    redis.call('zrem', claim, '')
-    -- If only some of the keys exist, the others expired on a former master, see _slots.lua; or the key has readers
-    -- and writers.
-    if redis.call('exists', claim, slots, taken) % 3 > 0 then
-      foreign = string.match(redis.call('zrange', claim, 0, 0)[1] or '', '^[rw]:') ~= nil
-      if not foreign then redis.call('del', claim, slots, taken) end
-      expiry = false
+-- Lengthens one permit for that many ms; returns its code.
+local function renew(permit, wanted, lease)
+  local mine = redis.call('hget', KEYS[4], permit)
+  local expiry = mine and tonumber(redis.call('zscore', KEYS[1], permit)) or 0
+  local code = expiry > now and 2 or 1
+  if mine ~= wanted then
+    local has, wants, lacks, late, free = set(mine or ''), set(wanted), not mine, mine, true
+    for slot in pairs(wants) do
+      lacks = lacks or not has[slot]
+      free = free and (has[slot] or redis.call('getbit', KEYS[5], slot) == 0)
     end
-  end
-  if foreign then
-    reply[i] = -1
-  else
-    local text = expiry and redis.call('hget', slots, permit)
-    reply[i] = text and tonumber(expiry) > now and 2 or 1
-    longest[j] = math.max(longest[j] or 0, lease)
-    if text ~= wanted then
-      local has, lacks, late = set(text), false, text
-      wanted = set(wanted)
-      for slot in pairs(wanted) do lacks = lacks or not has[slot] end
-      for slot in pairs(has) do late = late and wanted[slot] end
-      -- A permit that has only wanted slots here, but not all: a release of the others has overtaken this renewal.
-      if not (lacks and late) then
-        if lacks then reply[i] = 1 end
-        if rearrange(taken, has, wanted) then
-          redis.call('hset', slots, permit, ARGV[4 * i - 1])
-        else
-          reply[i] = 0
-          redis.call('zrem', claim, permit)
-          redis.call('hdel', slots, permit)
-        end
+    for slot in pairs(has) do late = late and wants[slot] end
+    -- A permit that has only wanted slots here, but not all: a release of the others has overtaken this renewal.
+    if not (lacks and late) then
+      if lacks then code = 1 end
+      freed = freed + mark(mine or '', 0)
+      if free then
+        freed = freed - mark(wanted, 1)
+        redis.call('hset', KEYS[4], permit, wanted)
+      else
+        code = 0
+        drop(permit)
       end
     end
-    if reply[i] < 2 then
-      local waiter = string.match(permit, '^(.*):%d+$') or permit
-      redis.call('zrem', queue, waiter)
-      redis.call('hdel', places, waiter)
-    end
-    if reply[i] > 0 and (reply[i] == 1 or tonumber(expiry) < now + lease) then
-      redis.call('zadd', claim, now + lease, permit)
-    end
   end
+  if code < 2 then
+    local owner = string.match(permit, '^(.*):%d+$') or permit
+    redis.call('zrem', KEYS[2], owner)
+    redis.call('hdel', KEYS[3], owner)
+  end
+  if code > 0 and expiry < now + lease then redis.call('zadd', KEYS[1], now + lease, permit) end
+  return code
 end
 
--- The keys outlast the permits, and expire at one instant: a bit map must not outlive the permits of its bits.
-local newer, any = {}, false
+local reply, numbers, newer, any = {}, {}, {}, false
+for j = 1, semaphores do numbers[j], newer[j] = {}, '' end
+for i = 1, permits do table.insert(numbers[tonumber(ARGV[4 * i - 3])], i) end
 for j = 1, semaphores do
-  local lease, claim, lengthened = longest[j], KEYS[6 * j - 5], false
-  if lease and redis.call('exists', claim) == 0 then
-    redis.call('del', KEYS[6 * j - 4], KEYS[6 * j - 3])
-  elseif lease and redis.call('pttl', claim) < lease then
-    for i = 6 * j - 5, 6 * j - 3 do redis.call('pexpireat', KEYS[i], now + 2 * lease) end
-    lengthened = true
+  KEYS, freed = {unpack(every, 6 * j - 5, 6 * j)}, 0
+  local longest, foreign = 0, not purge(4)
+  -- This ZREM changes nothing, but it is a write that needs no memory: after it, a node out of memory lets the script
+  -- continue.
+  if not foreign then redis.call('zrem', KEYS[1], '') end
+  for _, i in ipairs(numbers[j]) do
+    local lease = tonumber(ARGV[4 * i])
+    reply[i] = foreign and -1 or renew(ARGV[4 * i - 2], ARGV[4 * i - 1], lease)
+    if not foreign then longest = math.max(longest, lease) end
   end
+  local lengthened = longest > 0 and keep_slots(longest)
   local limit = ARGV[4 * permits + j]
   local version = tonumber(string.match(limit, '^%d+'))
-  local its_limit, its_version, _, its_window = read_limit(KEYS[6 * j])
-  newer[j] = ''
+  local its_limit, its_version, _, its_window = read_limit(KEYS[6])
   if its_version and its_version > version and its_window == '' then
     newer[j], any = its_limit, true
-  elseif lease and ((its_version or -1) < version or version == 0 and lengthened) then
-    write_limit(KEYS[6 * j], limit, version, lease)
+  elseif longest > 0 and ((its_version or -1) < version or version == 0 and lengthened) then
+    write_limit(KEYS[6], limit, version, longest)
   end
+  pass_on()
+  wake_next()
 end
 for j = 1, any and semaphores or 0 do reply[permits + j] = newer[j] end
 return reply

@@ -113,7 +113,8 @@ def _compete(  # noqa: PLR0915  (each is one of the decisions above)
     queues, policy = session.queues, claim.policy
     # Bit sets of nodes: all ever asked, those asked since the last rollback, and of these those that may have granted.
     may_keep = asked = may_have_granted = tries = failures = 0
-    owes = busy = False
+    owes = False
+    busy: Tally | None = None  # The latest round that told who is in the way.
     try:
         while True:
             # Ask.
@@ -139,7 +140,8 @@ def _compete(  # noqa: PLR0915  (each is one of the decisions above)
             refusal = None if tally.won else claim.refusal(tally)
             over = now >= deadline or refusal is not None or gives_up(session, tally, down_since)
             # If the deadline cuts the last round short, it may get no answers. Then the round before decides.
-            busy = not without_quorum or (busy and _round_time(claim, deadline, asked_at) < claim.round_timeout)
+            cut_short = _round_time(claim, deadline, asked_at) < claim.round_timeout
+            busy = tally if not without_quorum else busy if cut_short else None
             # Roll back, unless the next round asks for the same, where grants so far will count, or all have refused.
             # Without a quorum in any case: so no node hands over before the next ask.
             again = refusal is None and _asks_again(claim, tally, over=over)
@@ -155,8 +157,8 @@ def _compete(  # noqa: PLR0915  (each is one of the decisions above)
                 continue
             if over:
                 owes = False
-                if busy and refusal is None:
-                    request.holder = claim.holder(tally)
+                if busy is not None and refusal is None:
+                    request.holder = claim.holder(busy)
                     return None
                 refusal = yield from named(session, request.keys, request.owner, refusal)
                 raise refusal or no_quorum(request.name, tally, request.kind.label, at=now)

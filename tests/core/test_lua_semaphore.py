@@ -11,6 +11,7 @@ from tests.core.conftest import guard_of
 
 KEYS = SlotKeys.of(b"redsync:", b"x")
 OTHER = SlotKeys.of(b"redsync:", b"y")
+HELD = KEYS.lock, KEYS.slots, KEYS.taken
 A, B, C, D = (f"client-{sent_command}:1".encode() for sent_command in "abcd")
 WAKE = {owner: b"redsync:wake:" + owner.replace(b":", b"-") for owner in (A, B, C, D)}
 LEASE, KEEP = 30_000, 5_000
@@ -62,7 +63,7 @@ class SlotNode:
     def renew(self, *permits, guarded=False, limits=(b"0 4", b"0 4")):
         """Renew permits, each a tuple: number of its semaphore, owner, slots, lease."""
         words = [word for permit in permits for word in permit]
-        return self.node.run("semaphore_renew", KEYS.held + OTHER.held, *words, *limits, *([1] if guarded else []))
+        return self.node.run("semaphore_renew", KEYS.all + OTHER.all, *words, *limits, *([1] if guarded else []))
 
     def look(self, *, holders=-1, guard=0, start=0, version=0, permits=4, window=()):
         words = holders, guard_of(guard), start, version, permits, *window
@@ -112,7 +113,7 @@ class SlotNode:
         """Return whether each bit belongs to just one permit, and no key outlasts another."""
         slots = [int(slot) for text in self.slots(keys).values() for slot in text.split(b",") if slot]
         members = set(self.redis.zrange(keys.lock, 0, -1))
-        ends = self.ends(keys.held[:3])
+        ends = self.ends((keys.lock, keys.slots, keys.taken))
         return sorted(slots) == self.taken(keys) and members == set(self.slots(keys)) and len(ends) == 1
 
 
@@ -202,7 +203,7 @@ def test_grant_shows_all_slots_taken(sem):
 # Expiry.
 
 
-@pytest.mark.parametrize("gone", KEYS.held[:3])
+@pytest.mark.parametrize("gone", HELD)
 def test_remains_of_expired_permits_on_a_promoted_replica_block_no_owner(sem, gone):
     """A master expires its keys one by one, and tells its replicas, whose clocks may be behind."""
     sem.ask(A, 3)
@@ -337,7 +338,41 @@ def test_renewal_lengthens_and_reports(sem):
     assert sem.look()[3][0][2] > 30_000
     assert sem.renew((1, A, b"0,1", 1_000)) == [HAD]
     assert sem.look()[3][0][2] > 30_000, "never shortened"
-    assert all(sem.redis.pttl(key) > 40_000 for key in KEYS.held[:3])
+    assert all(sem.redis.pttl(key) > 40_000 for key in HELD)
+
+
+def test_renewal_counts_no_expired_permit_and_wakes_the_waiters_that_fit(sem):
+    late = [b"p%d:1" % i for i in range(5)]
+    for owner in (A, *late):
+        sem.ask(owner, permits=6)
+    assert sem.wait(B, 1, permits=6)[1] == b"full"
+    for owner in late:
+        sem.expire(owner)
+    limits = b"0 6", b"0 4"
+    assert sem.renew((1, late[4], b"5", LEASE), limits=limits) == [HEALED], "the script removes only some"
+    assert sem.woken() == [B]
+
+
+def test_renewal_takes_the_slot_of_an_expired_permit(sem):
+    sem.ask(A)
+    sem.expire(A)
+    assert sem.renew((1, B, b"0", LEASE)) == [HEALED]
+    assert sem.slots() == {B: b"0"}
+
+
+def test_keys_outlast_the_longest_lease_of_a_renewal(sem):
+    sem.ask(A)
+    sem.ask(B)
+    assert sem.renew((1, A, b"0", 100_000), (1, B, b"1", LEASE)) == [HAD, HAD]
+    assert all(sem.redis.pttl(key) > 100_000 for key in HELD)
+
+
+def test_renewal_that_heals_a_permit_removes_the_place_of_its_owner(sem):
+    sem.ask(A, 4)
+    sem.wait(B, 1)
+    sem.release(A)
+    assert sem.renew((1, B, b"1", LEASE)) == [HEALED]
+    assert sem.queued() == []
 
 
 def test_renewal_heals_a_forgotten_permit_but_does_not_count_it(sem):
@@ -529,7 +564,7 @@ def fill(sem, count, expiry_ms):
             pipeline.zadd(KEYS.lock, {b"p:%d" % i: expiry_ms(i)})
             pipeline.hset(KEYS.slots, b"p:%d" % i, i)
             pipeline.setbit(KEYS.taken, i, 1)
-        for key in KEYS.held[:3]:
+        for key in HELD:
             pipeline.pexpireat(key, 10**15)
         pipeline.execute()
 
@@ -563,6 +598,7 @@ def test_limit_of_a_rate_limiter_has_its_window_and_is_resized_only_under_that(s
     assert sem.look()[4] == 60
     assert sem.ask(B, window=(60,)) == b"1"
     assert sem.resize(V1, 5, (60,)) == [V1, 5]
+    assert sem.renew((1, A, b"0", LEASE)) == [HAD], "a semaphore's permit does not learn it"
     assert sem.redis.get(KEYS.limit) == b"%d 5 60" % V1
     assert sem.redis.ttl(KEYS.limit) == -1, "permanently, like that of a semaphore"
     assert sem.ask(C, window=(60,))[1:] == [b"limit", 0, 0, b"%d 5 60" % V1]
@@ -578,7 +614,7 @@ def test_limit_of_a_rate_limiter_is_kept_for_a_day_or_two_windows_from_a_use_on(
     """Not from each use, but from the first after each window."""
     sem.ask(A, window=(60,), lease=lease)
     assert lasts(sem.redis.pttl(KEYS.limit), kept)
-    for key in KEYS.held[:3]:
+    for key in HELD:
         assert sem.redis.pexpire(key, lease - 1)
     sem.redis.pexpire(KEYS.limit, kept - lease)
     sem.ask(B, window=(60,), lease=lease)
@@ -667,7 +703,7 @@ def test_keys_that_would_end_a_part_of_a_millisecond_before_a_permit_are_lengthe
     for _ in range(20):
         end = int(sem.now()) + math.ceil(left)
         pipeline = sem.redis.pipeline()
-        for key in KEYS.held[:3]:
+        for key in HELD:
             pipeline.pexpireat(key, end)
         pipeline.execute()
         sem.ask(A, lease=b"%.3f" % left)

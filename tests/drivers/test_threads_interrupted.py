@@ -14,11 +14,21 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from redsync import Client, LeaseLostError, Lock, NodeChanged, NotOwnedError, OverReleaseError, QuorumError
+from redsync import (
+    Client,
+    LeaseLostError,
+    Lock,
+    NodeChanged,
+    NotOwnedError,
+    OverReleaseError,
+    QuorumError,
+    RedsyncError,
+)
 from redsync._core.effects import Wait, wait
 from redsync._drivers import threads
 from redsync._drivers.environment import clock
 from redsync._drivers.threads import Call
+from redsync._facades.multi_hold import Performing
 from tests.support.injection import Interruption, alarm, inject
 from tests.support.leftovers import become
 from tests.support.locks import PATIENCE, connect_set
@@ -460,3 +470,29 @@ def test_signals_at_any_instant_leave_nothing_and_other_threads_go_on(client, ra
     assert struck
     assert become(raw, []) is None
     assert len(client.runner.life.pool) <= client.runner.max_connections
+
+
+@pytest.mark.parametrize("error", [None, RedsyncError("in a test")], ids=["won", "failed"])
+def test_calls_of_a_multi_lock_are_undone_wherever_a_signal_strikes(seed, error):
+    """Where loops repeat, too: there Python looks for signals."""
+    instants = random.Random(seed)
+
+    def call():
+        done.add("called")
+        if error is not None:
+            raise error
+
+    def plan():
+        try:
+            while True:
+                with suppress(RedsyncError):
+                    yield call
+        except Interruption:
+            done.add("undone")
+            raise
+
+    for _ in range(200):
+        done = set()
+        with pytest.raises(Interruption), alarms(instants.uniform(0.0001, 0.0006)):
+            Performing()._perform(plan())
+        assert "undone" in done or not done, "the signal may come before the first call"

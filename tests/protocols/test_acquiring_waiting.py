@@ -160,6 +160,7 @@ def test_last_try_without_time_for_answers_repeats_the_outcome_of_the_round_befo
     slept = ("wait for wake-up", toy.slept())
     leave = "tell lock_abandon, leave"
     assert toy.acquire(refused, slept, silent, leave, timeout=0.1, crowded=True) is None
+    assert toy.requested.holder is not None, "that round told it"
     silent_again, rollback = ("ask lock_acquire", toy.all_say(None)), "tell lock_abandon"
     paused = ("wait", toy.slept())
     with pytest.raises(QuorumError):

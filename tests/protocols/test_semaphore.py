@@ -275,7 +275,7 @@ def test_renewal_names_each_semaphore_once_and_the_exact_slots(toy, pool, take, 
     one.count = 1
     toy.play(renew(toy.session, [one, two]), ("ask semaphore_renew", toy.all_say([2, 2])))
     command = toy.commands[-1]
-    assert command.keys == pool.keys.held
+    assert command.keys == pool.keys.all
     permits = (1, one.claim, b"%d" % one.slots[0], 30_000, 1, two.claim, b"2", 30_000)
     assert command.args == (*permits, b"0 4")
 

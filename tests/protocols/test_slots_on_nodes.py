@@ -94,5 +94,5 @@ def test_last_permit_can_be_acquired_within_a_lease_although_nodes_chose_differe
 
 def test_last_permit_can_not_be_acquired_if_renewals_leave_other_slots():
     """This schedule does put the promise to the test."""
-    broken = break_script("semaphore_renew", ("if text ~= wanted then", "if not text then"))
+    broken = break_script("semaphore_renew", ("if mine ~= wanted then", "if not mine then"))
     assert not takes_the_last_permit(make_world(broken))

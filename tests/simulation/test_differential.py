@@ -419,7 +419,8 @@ class Chance:
             for _ in range(self.rng.randint(1, 3))
             for word in (self.rng.randint(1, 2), self.of(OWNERS), self.slots(), self.of(LEASES))
         ]
-        return tuple(key for pool in pools for key in pool.held), (*words, *self.of([(), (1,)]))
+        limits = [self.of([b"0 4", b"7 3"]) for _ in pools]
+        return tuple(key for pool in pools for key in pool.all), (*words, *limits, *self.of([(), (1,)]))
 
     def semaphore_confirm(self):
         return POOL.all, (self.of(OWNERS), self.slots(), self.of(LEASES))

@@ -277,7 +277,7 @@ MISTAKES = [
     Mistake(
         "a renewal leaves the limit behind", PermitBound, "are held where there are 2", take_more_than_is_left,
         scripts=script(
-            "semaphore_renew", ("    write_limit(KEYS[6 * j], limit, version, lease)\n", "    local _ = 0\n"),
+            "semaphore_renew", ("    write_limit(KEYS[6], limit, version, longest)\n", "    local _ = 0\n"),
         ),
     ),
     Mistake(

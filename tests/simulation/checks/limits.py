@@ -74,8 +74,8 @@ class PermitBound(OwnChecker):
         return None
 
 
-_RENEWED = 6
-"""The number of keys of each semaphore in a renewal: claim, slots, taken, queue, places, limit."""
+_OF_EACH = 6
+"""The number of keys of each semaphore: claim, queue, places, slots, taken, limit."""
 
 
 class Slots(OwnChecker):
@@ -111,14 +111,10 @@ class Slots(OwnChecker):
         return None
 
     def _see_executed(self, event: Executed) -> str | None:
-        noun, verb = parse(event.script)
-        if noun != PERMIT:
+        if parse(event.script)[0] != PERMIT:
             return None
         keys = event.keys
-        if verb == "renew":
-            books = [(keys[i], keys[i + 1], keys[i + 2]) for i in range(0, len(keys), _RENEWED)]
-        else:
-            books = [(keys[0], keys[3], keys[4])]
+        books = [(keys[i], keys[i + 3], keys[i + 4]) for i in range(0, len(keys), _OF_EACH)]
         return next((text for each in books for text in self._look_at(event, *each)), None)
 
     def _look_at(self, executed: Executed, claim: bytes, slots: bytes, taken: bytes) -> Iterator[str]:
