@@ -100,7 +100,7 @@ class Pool:
         if now - link_set.used_at > _LONG_IDLE:
             link_set.read(0.0)  # late replies,
             link_set.read(0.0)  # and the ends of connections behind them
-            link_set.discard_former()
+        link_set.discard_former()
         if None in link_set.links:
             if missing := link_set.missing(now):
                 self._connect(link_set, missing)

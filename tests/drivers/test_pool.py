@@ -233,9 +233,10 @@ def test_rested_set_finds_out_which_connections_have_ended_before_it_is_used(len
     assert lender.asked[1:] == [[1]]
 
 
-def test_rested_set_is_connected_anew_to_a_node_that_has_another_server(lender, monkeypatch):
-    """Its link does not count, so the set would have a vote less than it seems."""
-    monkeypatch.setattr(pools, "_LONG_IDLE", -1.0)
+@pytest.mark.parametrize("rest", [-1.0, 60.0])
+def test_set_is_connected_anew_to_a_node_that_has_another_server(lender, monkeypatch, rest):
+    """Its link does not count, so the set would have a vote less than it seems, even if it was in use just now."""
+    monkeypatch.setattr(pools, "_LONG_IDLE", rest)
     link_set = lender.borrow()
     lender.give_back(link_set)
     lender.desk.nodes[1].generation += 1
