@@ -54,6 +54,9 @@ _LONG = 256
 _MOST_ROUNDS = 16_384
 """The most rounds kept until they are processed; the oldest are dropped first."""
 
+_KEPT_LONGEST: Final = 3600.0
+"""Seconds after the end of its lease for which a hold is kept whose end no client has reported."""
+
 _COUNTED: Final = {"round": i.ROUNDS, "split": i.SPLITS, "handed over": i.HAND_OVERS}
 _LIMITED: Final = {"won": "admitted", "busy": "refused"}
 
@@ -197,9 +200,12 @@ class Metrics(observing.Observer):
     def _gauges(self) -> dict[Instrument, defaultdict[Labels, float]]:
         """Return the present values of each gauge; with the lock held, after all events were processed."""
         gauges = {each: defaultdict[Labels, float](float) for each in i.INSTRUMENTS if each.sort == "gauge"}
-        for hold, (labels, _) in self._holds.items():
-            if hold.valid_until <= self._now():
-                continue  # lost; if its event loop was closed before the client, no one reports it
+        for hold, (labels, _) in list(self._holds.items()):
+            if (ended_for := self._now() - hold.valid_until) >= 0.0:
+                # Lost; if its event loop was closed before the client, no one reports it.
+                if ended_for > _KEPT_LONGEST:
+                    self._holds.pop(hold, None)
+                continue
             gauges[i.HELD][labels] += 1
             if labels[0] == "semaphore":
                 gauges[i.PERMITS][labels[1:]] += hold.count

@@ -123,6 +123,10 @@ def test_hold_whose_end_no_client_reports_is_active_until_its_lease_ends(ledger,
     assert ledger.gauges()["redsync.hold.active"] == {LOCK: 1}
     clock.now = 130.0
     assert ledger.gauges()["redsync.hold.active"] == {}
+    assert ledger._holds, "a loss that is reported late is counted"
+    clock.now = 4000.0
+    ledger.gauges()
+    assert not ledger._holds, "they do not pile up"
 
 
 @pytest.mark.parametrize("outcome", ["busy", "no_quorum", "error"])
