@@ -203,7 +203,7 @@ def _ask(claim: Claim, claim_id: bytes, now: float, deadline: float) -> Steps[tu
     now, sent = tally.at, tally.sent
     session.note(request, "round", now, tally)
     if tally.won and not claim.is_confirmed(tally):
-        # Nodes that are absent now may get that; so must a rollback after it.
+        # Nodes that were absent may be back, and get the confirmation; so must a rollback after it.
         sent = session.all_nodes
         tally, now = yield from claim.confirm(tally, claim_id, partial(_round_time, claim, deadline))
     return tally, now, sent

@@ -66,7 +66,7 @@ class _Renewal:
 
     def parse(self, reply: Any) -> list[int]:
         """Return the codes in a node's reply, one for each hold."""
-        codes = self._hear(reply) if len(reply) > len(self.holds) else reply
+        codes, told = reply[: len(self.holds)], reply[len(self.holds) :]
         if (
             codes.__class__ is not list
             or len(codes) != len(self.holds)
@@ -74,15 +74,15 @@ class _Renewal:
             or not _CODES.issuperset(codes)
         ):
             raise ValueError(f"the reply to a renewal has one code for each of {len(self.holds)} claims")
+        if told:
+            self._hear(told)
         return codes
 
-    def _hear(self, reply: Any) -> Any:
-        """Learn the limits that a node tells after the codes, one for each key, if any is newer; return the codes."""
-        codes, told = reply[: len(self.holds)], reply[len(self.holds) :]
+    def _hear(self, told: list[bytes]) -> None:
+        """Learn the limits that a node tells after the codes, one for each key, if any is newer."""
         limits = dict(zip(dict.fromkeys(state.keys.lock for state in self.holds), told, strict=True))
         for state in self.holds:
             state.learn(limits[state.keys.lock])
-        return codes
 
     def counts(self, tally: Tally) -> list[tuple[int, int]]:
         """Return for each hold how many nodes kept its claim, and how many gave another answer."""

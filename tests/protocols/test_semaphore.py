@@ -289,7 +289,7 @@ def test_holder_learns_a_newer_limit_from_a_renewal_and_carries_it_from_then_on(
     assert toy.commands[-1].args[-1] == b"%d 2" % V1
 
 
-@pytest.mark.parametrize("told", [[2, b"nonsense"], [2, b"1 0"], [2, 7], [2, b"1 2", b"1 2"], [b"1 2"]])
+@pytest.mark.parametrize("told", [[2, b"nonsense"], [9, b"1 2"], [2, b"1 0"], [2, 7], [2, b"1 2", b"1 2"], [b"1 2"]])
 def test_garbage_after_the_codes_is_not_an_answer(toy, pool, take, told):
     state = take(0)
     confirmed, tally = toy.play(renew(toy.session, [state]), ("ask semaphore_renew", toy.all_say(told)))
