@@ -15,7 +15,8 @@ from redsync._core.quorum import Tally
 
 __all__ = ["EventThread", "Notifier", "quietly"]
 
-log = logging.getLogger("redsync.watchdog")
+log = logging.getLogger("redsync")
+watchdog_log = logging.getLogger("redsync.watchdog")
 node_log = logging.getLogger("redsync.node")
 
 _LAST_EVENTS = 1.0
@@ -63,13 +64,13 @@ class Notifier:
                 self._call(subscription.hear, event)
             return
         if isinstance(event, HoldLost):
-            quietly(log.error, "lost the hold of %r by %s: %s", event.name, event.owner, event.reason)
+            quietly(watchdog_log.error, "lost the hold of %r by %s: %s", event.name, event.owner, event.reason)
             # Each callback is called once, however often its holder re-entered the lock object.
             for callback in (*dict.fromkeys(event.state.on_lost), *event.state.loss_callbacks):
                 self._call(callback, event.state)
         elif isinstance(event, HoldOrphaned):
             text = "ended the hold of %r by %s, which ended without releasing it"
-            quietly(log.warning, text, event.name, event.owner)
+            quietly(watchdog_log.warning, text, event.name, event.owner)
         elif event.state == "up":
             quietly(node_log.info, "node %s is up", event.node)
         else:
@@ -87,7 +88,7 @@ class Notifier:
             function(*args)
         except Exception:
             # The application's own callback failed; the hold, the watchdog and the other listeners continue.
-            quietly(logging.getLogger("redsync").exception, "%r raised", function)
+            quietly(log.exception, "%r raised", function)
         except BaseException as error:
             if self._contain is None or not self._contain(error):
                 raise

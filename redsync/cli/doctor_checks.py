@@ -412,9 +412,10 @@ def _host(address: str) -> str:
 
 def _check_witnesses(report: Report) -> Iterator[Finding]:
     what, latest = report.witness, report.latest
-    count, answering = len(report.said), sum(each.error is None for each in report.said)
-    if report.said and answering < count // 2 + 1:
-        text = f"{answering} of {count} listed {what}s name its master, {count // 2 + 1} must: clients do not connect"
+    # As a client does: it counts those that know the latest decision.
+    count, naming = len(report.said), sum(each.value is not None and each.value == latest for each in report.said)
+    if report.said and naming < count // 2 + 1:
+        text = f"{naming} of {count} listed {what}s name its master, {count // 2 + 1} must: clients do not connect"
         yield Finding(text, "start the others, or correct the list in the URL")
     for each in report.said:
         if each.value is None:

@@ -76,6 +76,7 @@ def test_silent_and_outdated_witnesses_are_findings():
     )
     asked = report(SAID, behind, silent)
     assert texts(check_group(asked, 0.0)) == [
+        "1 of 3 listed Sentinels name its master, 2 must: clients do not connect",
         (
             "the Sentinel s2:26379 names 10.0.0.2:6379 as master (epoch 6); "
             "the latest decision is 10.0.0.1:6379 (epoch 7)"
