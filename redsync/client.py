@@ -130,8 +130,8 @@ class Client(AnyClient[ThreadRunner]):
             min_hold: Seconds before which no other owner gets the lock: the last release waits until then. A body that
                 ends by an interruption, and an interrupted wait, leave the lock to its lease or to that instant,
                 whichever is later.
-            on_lost: Called once with the hold when it is lost, in the thread that notices, often the one that renews
-                all holds: a slow call delays renewals.
+            on_lost: Called once with the hold when it is lost, in the thread whose call notices it, or in one that the
+                client has for events: a slow call delays later events, not renewals.
 
         Raises:
             ValueError: The name or a number is invalid.

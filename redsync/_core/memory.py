@@ -10,10 +10,10 @@ never forgot anything, `newborn MS PROCESS` for one that may have. A record coun
   process along.
 * FLUSHALL deletes the record.
 
-So each connection begins with `node_initialize`, which compares the record with the process in which it runs. Each
-acquire names the processes to which its client is connected (`Processes`), and the granting script refuses under the
-record of any other process. So no client can miss a restart. A record of an earlier format names no process, and counts
-as one of another process.
+So the connection by which a node is up begins with `node_initialize`, which compares the record with the process in
+which it runs; further ones must lead to the same process (`handshakes.join`). Each acquire names the processes to which
+its client is connected (`Processes`), and the granting script refuses under the record of any other process. So no
+client can miss a restart. A record of an earlier format names no process, and counts as one of another process.
 
 **First use.** A node without a record has forgotten, unless the nodes were never used. If a client asks and finds
 all nodes without one, a node may have been used and emptied between two answers. So the first look leaves a *blank*

@@ -44,7 +44,7 @@ def introduce(node: Node, timeout: float, channel: bytes) -> HandshakeSteps[tupl
 def shake_hands(node: Node, timeout: float) -> HandshakeSteps[NodeInfo]:
     """Determine since when a node remembers, and return its description of itself.
 
-    Every connection must begin with this: the server may be another process than the last one.
+    The connection by which a node is up begins with this: the server may be another process than before.
 
     If replicas must acknowledge votes, the node may wait `timeout` seconds for them.
 

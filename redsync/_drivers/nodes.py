@@ -78,8 +78,8 @@ class NodeStatus(NamedTuple):
 
     Attributes:
         address: `host:port`, or a path for a unix socket.
-        state: "up"; "down": no connection; "suspect": owes replies for longer than `node_timeout`; "quarantined":
-            newly started or emptied, takes part in renewals but not in new grants.
+        state: "up"; "down": no connection; "suspect": owes replies for longer than `node_timeout`; "quarantined": takes
+            part in renewals, but not in new grants: newly started or emptied, or not lately confirmed as the master.
         version: The server and its version, None until it is first reached.
         uptime: Seconds since the server started, None if unknown.
         last_error: The last error of the node, None if there was none.
@@ -87,7 +87,7 @@ class NodeStatus(NamedTuple):
             while unknown.
         epoch: The number of the decision that made this server the master; None without `server`.
         quarantine_left: Seconds until it takes part in new grants again after a restart; infinity while unknown, 0.0 if
-            it is not in quarantine.
+            nothing was restarted.
         pending: The number of releases and rollbacks that it has yet to get, because it is unreachable or refuses them.
     """
 

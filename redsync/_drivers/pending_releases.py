@@ -17,8 +17,8 @@ claim that has ended. So such a node gets the release again, as a pending one (`
 until the node has answered, over every set, the commands that it must follow. If the client is closed before that, the
 claim stays there until its lease ends. Exclusion does not depend on it: each claim has a number.
 
-A node that runs a slow script (BUSY), loads its data, or is out of memory refuses releases too. It gets them again
-after a pause; a connection to it that has just been made ends the pause.
+A node that runs a slow script (BUSY) or loads its data refuses releases too. It gets them again after a pause; a
+connection to it that has just been made ends the pause.
 """
 
 from __future__ import annotations

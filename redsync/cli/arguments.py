@@ -273,7 +273,7 @@ def _add_lock(commands: Any) -> None:
     parser.add_argument("-c", "--shell", metavar="STRING", help="run STRING with /bin/sh instead of a command")
     add = parser.add_mutually_exclusive_group().add_argument
     add("-q", "--quiet", action="store_true", help="print errors only")
-    add("-v", "--verbose", action="store_true", help="print who is ahead, and how long the wait took")
+    add("-v", "--verbose", action="store_true", help="print that it waits, and how long the wait took")
 
     waiting = parser.add_argument_group("how long to wait (default: forever)")
     add = waiting.add_mutually_exclusive_group().add_argument
