@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import os
 from collections.abc import Callable, Coroutine
@@ -405,25 +406,31 @@ class AioRunner(AnyRunner[AioLife]):
             life.active += 1
         try:
             while True:
-                outer, life.stepping = life.stepping, True
                 try:
-                    effect = steps.send(reply) if interruption is None else steps.throw(interruption)
-                except StopIteration as stop:
-                    result: T = stop.value
-                    return result
-                except _Dropped:
-                    raise GeneratorExit from None
-                finally:
-                    life.stepping = outer
-                    # The error refers to this frame, so this frame must not refer to the error.
-                    interruption = None
-                try:
-                    performing = perform(effect, call)
-                    reply = None if performing is None else await performing
+                    while True:  # Within the `try`: an interruption can come where a loop repeats.
+                        outer = life.stepping
+                        try:
+                            life.stepping = True
+                            effect = steps.send(reply) if interruption is None else steps.throw(interruption)
+                        finally:
+                            life.stepping = outer
+                            # The error refers to this frame, so this frame must not refer to the error.
+                            interruption = None
+                        performing = perform(effect, call)
+                        reply = None if performing is None else await performing
                 except GeneratorExit:
                     interruption = _Dropped()
                 except BaseException as error:
-                    interruption = error
+                    if inspect.getgeneratorstate(steps) != inspect.GEN_CLOSED:
+                        # The protocol cleans up, no matter whether an effect or the lines above raised the error.
+                        interruption = error
+                    elif isinstance(error, StopIteration):
+                        result: T = error.value
+                        return result
+                    elif isinstance(error, _Dropped):
+                        raise GeneratorExit from None
+                    else:
+                        raise
         finally:
             if call.awaited:
                 call.end()

@@ -3,12 +3,15 @@
 import asyncio
 import gc
 import select
+import signal
 import threading
 import time
+from _thread import interrupt_main
 
 import pytest
 
 from redsync import NodeChanged
+from redsync._core.effects import Signal
 from redsync._drivers import aio
 from redsync._drivers.aio_link_sets import AioLinkSet
 from tests.aio_support import (
@@ -24,6 +27,7 @@ from tests.aio_support import (
     uvloop_in_sweeps,
 )
 from tests.drivers.conftest import LOOKS, stand_by
+from tests.support.injection import Interruption
 from tests.support.locks import PATIENCE, states
 
 ENDLESS = 30
@@ -161,6 +165,44 @@ async def test_release_whose_answers_an_interruption_elsewhere_has_cost_is_no_lo
         await lock.release()
         await until(lambda: claims(raw) == [])
     assert reported == ["a signal handler's"]
+
+
+class _Strike:
+    """Deleted as the last thing that a function does, it has a signal handled after the function has returned."""
+
+    __del__ = interrupt_main
+
+
+@in_loop
+async def test_protocol_is_told_of_an_interruption_between_two_effects(make_client):
+    """Where the driver's loop starts over; a protocol that is not told can't clean up."""
+    performed = []
+
+    def handler(*_):
+        raise Interruption
+
+    def protocol():
+        try:
+            yield Signal(b"work")
+            yield Signal(b"more work")
+        except Interruption:
+            yield Signal(b"clean up")
+            raise
+
+    def perform(effect, _):
+        performed.append(effect.key)
+        if len(performed) == 1:
+            strike = _Strike()
+            del strike
+
+    async with make_client() as client:
+        before = signal.signal(signal.SIGINT, handler)
+        try:
+            with pytest.raises(Interruption):
+                await client.runner.drive(protocol(), aio.AioCall(client.runner.life), perform)
+        finally:
+            signal.signal(signal.SIGINT, before)
+    assert performed == [b"work", b"clean up"]
 
 
 # Memory.
