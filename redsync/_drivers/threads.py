@@ -25,6 +25,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, TypeAlias, TypeVar, assert_never
 
@@ -370,7 +371,14 @@ class ThreadRunner(AnyRunner[Life]):
         """Run a protocol that releases something; where the thread may not wait, leave it to the maintenance."""
         life = self.life
         if life.may_wait:
-            self.run(steps)
+            try:
+                self.run(steps)
+            except BaseException:
+                if inspect.getgeneratorstate(steps) == inspect.GEN_CREATED:
+                    # Interrupted before the first step. Report only that, as if a step had been interrupted.
+                    with suppress(RedsyncError):
+                        self.run(steps)
+                raise
             return
         self.require_open()
         life.deferred.append(steps)
@@ -396,16 +404,15 @@ class ThreadRunner(AnyRunner[Life]):
                         ours.stepping = False
                     interruption = None
                     reply = perform(effect, call)
-            except StopIteration as stop:
-                if inspect.getgeneratorstate(steps) == inspect.GEN_CLOSED:
-                    result: T = stop.value
-                    return result
-                # The StopIteration came from a signal handler.
-                interruption = stop
             except BaseException as error:
-                if inspect.getgeneratorstate(steps) == inspect.GEN_CLOSED:
-                    # The protocol raised it and has ended. Drop the reference, or this frame and the error would keep
-                    # each other alive.
+                state = inspect.getgeneratorstate(steps)
+                # Else a StopIteration came from a signal handler.
+                if state == inspect.GEN_CLOSED and isinstance(error, StopIteration):
+                    result: T = error.value
+                    return result
+                if state != inspect.GEN_SUSPENDED:
+                    # The protocol raised it and has ended, or it has not begun. Drop the reference, or this frame and
+                    # the error would keep each other alive.
                     interruption = None
                     raise
                 # The protocol cleans up, no matter whether an effect or the lines above raised the error.

@@ -151,6 +151,30 @@ def test_interrupted_release_has_released_or_can_be_repeated(interrupt, client, 
     interrupt([client], acquired, lambda lock: lock.release(), released)
 
 
+def test_release_interrupted_before_its_first_step_is_completed(client, make_lock):
+    """As by a time limit, while it waits until another thread's step is over."""
+    lock, life = make_lock(), client.runner.life
+    is_busy, go_on = threading.Event(), threading.Event()
+
+    def step():
+        with life.monitor:
+            is_busy.set()
+            go_on.wait(PATIENCE)
+
+    def strike():
+        go_on.set()
+        raise Interruption
+
+    assert lock.acquire(timeout=PATIENCE)
+    thread = threading.Thread(target=step)
+    thread.start()
+    is_busy.wait(PATIENCE)
+    with alarm(strike), pytest.raises(Interruption):
+        lock.release()
+    thread.join()
+    assert is_free(lock) is None
+
+
 def test_interrupted_wait_leaves_no_place_in_a_queue(interrupt, client, make_lock, make_worker):
     def wait_in_vain(lock):
         with suppress(QuorumError):  # where connections are discarded, or the machine is busy
