@@ -48,13 +48,13 @@ class Client(AnyClient[ThreadRunner]):
     operations raise errors, until a quorum of the nodes is back.
 
     Args:
-        nodes: A list of URLs (`redis://`, `rediss://`, `unix://`) or `redis.Redis` instances; the client uses their
-            settings, not their connections. The nodes must be different servers, without replication between them. A
-            single URL or instance is one node.
+        nodes: A list of URLs (`redis://`, `rediss://`, `unix://`, `redis+sentinel://`, `redis+cluster://`; `valkey` for
+            `redis` too) or `redis.Redis` instances; the client uses their settings, not their connections. The nodes
+            must be different servers, without replication between them. A single URL or instance is one node.
         prefix: The start of every key's name.
         lease: Seconds for which nodes keep a claim that the watchdog renews. If the holder crashes, others wait this
             long. At most an hour.
-        node_timeout: The longest wait for a node in seconds, while the other nodes have not decided.
+        node_timeout: The longest wait for a node in seconds, while the others have not decided; at most lease / 20.
         drift_factor: The largest difference between the rates of two clocks; 0.01 is 1 %.
         restart_guard: Seconds for which a node takes no part in new grants after it was started, emptied or given other
             data, because it may have forgotten valid claims. It must be at least the longest lease of any client; less
@@ -317,6 +317,7 @@ class Client(AnyClient[ThreadRunner]):
 
         Raises:
             QuorumError: Too few nodes answered.
+            ValueError: The name is invalid.
         """
         return LockInfo.read(name, self._runner.run(self._survey(name)))
 

@@ -43,9 +43,7 @@ class AsyncClient(AnyClient[AioRunner]):
     by `async with`, which also waits briefly for the first connections. Otherwise the first operation does.
 
     Args:
-        nodes: A list of URLs (`redis://`, `rediss://`, `unix://`) or `redis.asyncio.Redis` instances; the client uses
-            their settings, not their connections. The nodes must be different servers, without replication between
-            them. A single URL or instance is one node.
+        nodes: As for `Client`, with `redis.asyncio.Redis` instances.
         prefix: The start of every key's name.
         lease: As for `Client`; likewise `node_timeout`, `drift_factor`, `restart_guard` and `outage_timeout`.
         listeners: Called with each event, in the event loop: a slow listener delays all tasks, renewals included.

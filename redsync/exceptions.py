@@ -116,7 +116,7 @@ class AcquireTimeout(_NamedError, TimeoutError):
     Attributes:
         timeout: The caller's longest wait in seconds.
         holder: The owner that kept a lock or mutex away at the last try, as in `Holder.owner`: its holder, or the
-            waiter whose turn it is. None if it is not known, and for other kinds.
+            waiter whose turn it is. "readers" or "writers" if it may be several. None if not known, or for other kinds.
     """
 
     def __init__(

@@ -63,7 +63,7 @@ class HoldLost(NamedTuple):
 
 
 class HoldOrphaned(NamedTuple):
-    """The watchdog released a hold whose owner had ended without a release: a thread, a task or a dropped object.
+    """The watchdog ended a hold whose owner had ended without a release: a thread, a task or a dropped object.
 
     Attributes:
         name: The synchronizer's name.

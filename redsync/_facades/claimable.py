@@ -201,7 +201,7 @@ class ThreadClaimable(Claimable[Runner, ThreadHoldT], ThreadEnterable[ThreadHold
 
         Raises:
             AcquireTimeout: Other owners held it throughout.
-            QuorumError: Too few nodes answered before the timeout.
+            QuorumError: Too few nodes answered for the shorter of that and `outage_timeout`.
             ConfigurationError: The nodes have another number of permits for this semaphore.
         """
         hold = self._acquire(self._timeout, enter=partial(self._enter, frame=statement()))
@@ -262,7 +262,7 @@ class TaskClaimable(Claimable[AsyncRunner, TaskHoldT], TaskEnterable[TaskHoldT])
 
         Raises:
             AcquireTimeout: Other owners held it throughout.
-            QuorumError: Too few nodes answered before the timeout.
+            QuorumError: Too few nodes answered for the shorter of that and `outage_timeout`.
             ConfigurationError: The nodes have another number of permits for this semaphore.
         """
         hold = await self._acquire(self._timeout, enter=partial(self._enter, frame=statement()))

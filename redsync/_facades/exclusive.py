@@ -221,7 +221,7 @@ class ExclusiveLock(Exclusive[Runner, Hold], ThreadClaimable[Hold]):
                 renewed by the watchdog. A nested acquire inherits the outermost one's renewal; its own lease extends.
 
         Raises:
-            QuorumError: Too few nodes answered: at once if not blocking, else at the end of the timeout.
+            QuorumError: Too few nodes answered in the only try, or for the shorter of `timeout` and `outage_timeout`.
             LeaseLostError: The owner already held the lock, and that hold was lost.
             KeyTypeError: The key holds a value of another type.
             ValueError: The arguments contradict each other, or the lease is invalid.
@@ -255,6 +255,7 @@ class ExclusiveLock(Exclusive[Runner, Hold], ThreadClaimable[Hold]):
             NotOwnedError: The owner does not hold the lock.
             LeaseLostError: Its hold was lost.
             QuorumError: Too few nodes answered; the hold is unchanged.
+            ValueError: The lease is invalid.
         """
         Hold(self._host, self._own()).extend(lease)
 

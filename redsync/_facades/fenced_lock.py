@@ -62,7 +62,8 @@ class FencedLock(_Fenced[Any, Any], Lock):
     Use it where the resource can compare tokens: the resource keeps the highest token that it has seen, and refuses
     writes with a lower one. So it refuses the late write of a holder that was paused for too long.
 
-    Use one kind of lock per name: a `Lock` of the same name excludes this one, but its holds have no tokens.
+    Use one kind of lock per name: a `Lock` of the same name excludes this one, but its holds have no tokens. An
+    owner that holds one gets `KeyTypeError` here.
 
     Algorithm: fencing tokens as described by M. Kleppmann; each node counts, and the client writes the maximum of a
     quorum back to a quorum. Made by `Client.get_fenced_lock`.

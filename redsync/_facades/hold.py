@@ -53,7 +53,7 @@ class AnyHold(Entered, Generic[RunnerT_co]):
 
     @property
     def owner(self) -> str:
-        """The holder, `<client uuid>:<serial of the thread or task>`; for a mutex, its value as the nodes store it."""
+        """The holder, `<client uuid>:<serial of the thread or task>`; for a mutex its value, for a permit its id."""
         return self._state.holder
 
     @property
@@ -184,6 +184,7 @@ class Hold(AnyHold[Runner]):
 
         Raises:
             LeaseLostError: The hold was lost.
+            NotOwnedError: The hold was released.
             QuorumError: Too few nodes answered; the hold is unchanged.
             ValueError: The lease is invalid.
         """

@@ -131,8 +131,8 @@ class CountDownLatch(_AnyLatch[Runner]):
             timeout: The longest wait in seconds; None for no limit, 0 to check once.
 
         Raises:
-            QuorumError: Too few nodes answered at the end of the timeout. If it cut the last look short, the one before
-                counts.
+            QuorumError: Too few nodes answered for `outage_timeout`, or at the end of the timeout. If it cut the last
+                look short, the one before counts.
         """
         return self._runner.run(self._wait_steps(timeout))
 

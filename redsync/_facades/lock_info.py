@@ -48,7 +48,7 @@ class LockInfo:
         kind: "lock", "fenced lock" (if grants of that name had tokens within a day), "mutex", "read-write lock",
             "semaphore", "rate limiter", "latch", "none" if its key is empty, or the type of a foreign value.
         holders: The owners that hold it on a quorum of nodes; of many readers at most 64, those whose claims end
-            first. Empty for a semaphore: use `Semaphore.holders`.
+            first. Empty for a rate limiter, and for a semaphore: use `Semaphore.holders`.
         waiters: The owners that wait on any node that answered, longest wait first: `<client uuid>:<serial of the
             thread or task>`.
         votes: Each node's vote; FAILED if it did not answer in time.

@@ -222,7 +222,8 @@ class MultiLock(Performing, AnyMultiLock[Runner, ExclusiveLock, MultiHold], Thre
             lease: The lease of each lock, as for its own `acquire`.
 
         Raises:
-            QuorumError: Too few nodes of one lock answered: at once if not blocking, else at the end of the timeout.
+            QuorumError: Too few nodes of one lock answered in the only try, or for the shorter of `timeout` and
+                `outage_timeout`.
             LeaseLostError: The owner already held a lock and lost it, or one was lost during the wait for another.
             KeyTypeError: The key of one lock holds a value of another type.
             ValueError: The arguments contradict each other, or the lease is invalid.
@@ -247,7 +248,7 @@ class MultiLock(Performing, AnyMultiLock[Runner, ExclusiveLock, MultiHold], Thre
 
         Raises:
             AcquireTimeout: Other owners held one of them throughout; the error has that lock's name.
-            QuorumError: Too few nodes of one lock answered before the timeout.
+            QuorumError: Too few nodes of one lock answered for the shorter of that and `outage_timeout`.
             LeaseLostError: As for `acquire`.
         """
         return self._perform(self._acquire_plan(self._timeout, enter=partial(self._enter, frame=statement())))

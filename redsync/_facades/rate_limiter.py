@@ -240,7 +240,8 @@ class RateLimiter(_Limiter[Runner]):
             n: The number of permits to acquire, from 1 to the smallest rate.
 
         Raises:
-            QuorumError: Too few nodes answered, or too late: at once if not blocking, else at the end of the timeout.
+            QuorumError: Too few nodes answered in time in the only try, or for the shorter of `timeout` and
+                `outage_timeout`.
             ConfigurationError: The nodes have another rate or window for this name.
             KeyTypeError: The key holds a value of another type.
             ValueError: The arguments contradict each other.
@@ -305,7 +306,7 @@ class RateLimiter(_Limiter[Runner]):
 
         Raises:
             AcquireTimeout: The rate did not allow it before the timeout.
-            QuorumError: Too few nodes answered before the timeout.
+            QuorumError: Too few nodes answered for the shorter of that and `outage_timeout`.
             ConfigurationError: The nodes have another rate or window for this name.
         """
         permit = self.acquire_permit(timeout=self._timeout)

@@ -120,7 +120,7 @@ class Semaphore(_Counted[Runner, Permit], ThreadClaimable[Permit]):
                 latter renewed by the watchdog.
 
         Raises:
-            QuorumError: Too few nodes answered: at once if not blocking, else at the end of the timeout.
+            QuorumError: Too few nodes answered in the only try, or for the shorter of `timeout` and `outage_timeout`.
             ConfigurationError: The nodes have another number of permits than this object, or fewer than `n`.
             KeyTypeError: The key holds a value of another type.
             ValueError: The arguments contradict each other, or the lease is invalid.
@@ -145,6 +145,7 @@ class Semaphore(_Counted[Runner, Permit], ThreadClaimable[Permit]):
         Raises:
             QuorumError: Too few nodes answered.
             KeyTypeError: The key holds a value of another type.
+            ConfigurationError: The name is that of a rate limiter.
         """
         return self._runner.run(protocol.available(self._runner.session, self._pool, self._claimant()))
 
@@ -154,6 +155,7 @@ class Semaphore(_Counted[Runner, Permit], ThreadClaimable[Permit]):
         Raises:
             QuorumError: Too few nodes answered.
             KeyTypeError: The key holds a value of another type.
+            ConfigurationError: The name is that of a rate limiter.
         """
         return self._runner.run(protocol.limit_of(self._runner.session, self._pool, self._claimant()))
 
@@ -166,6 +168,7 @@ class Semaphore(_Counted[Runner, Permit], ThreadClaimable[Permit]):
         Raises:
             QuorumError: Too few nodes answered; if any did, the new number may still take effect.
             KeyTypeError: The key holds a value of another type.
+            ConfigurationError: The name is that of a rate limiter.
             ValueError: `permits` is not a number from 1 to 10,000.
         """
         self._runner.run(self._resize_steps(permits))
@@ -176,6 +179,7 @@ class Semaphore(_Counted[Runner, Permit], ThreadClaimable[Permit]):
         Raises:
             QuorumError: Too few nodes answered.
             KeyTypeError: The key holds a value of another type.
+            ConfigurationError: The name is that of a rate limiter.
         """
         return self._runner.run(protocol.holders_of(self._runner.session, self._pool, self._claimant()))
 
