@@ -77,7 +77,7 @@ class _OfThread(threading.local):
     """The state of one thread in one life of a client.
 
     Attributes:
-        stepping: True while it runs a protocol's own code, or waits to run it.
+        stepping: True while it runs a protocol's own code or starts the maintenance, or waits for that.
         tag: Its owner; set once it has asked.
     """
 
@@ -129,9 +129,13 @@ class Life(AnyLife):
     def begin(self) -> Maintenance:
         """Start the maintenance, unless that was done: at the first use, because a daemon closes all descriptors."""
         if self.maintenance is None:
-            with self._opening:
-                if self.maintenance is None:
-                    self._start()
+            try:
+                self.ours.stepping = True  # A handler's call in between would start another.
+                with self._opening:
+                    if self.maintenance is None:
+                        self._start()
+            finally:
+                self.ours.stepping = False
             at_exit(_close_all)
         assert self.maintenance is not None, "it was started"
         return self.maintenance

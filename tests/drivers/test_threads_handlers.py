@@ -14,6 +14,8 @@ import pytest
 from redsync import ClientClosedError, LeaseLostError, NotOwnedError, ReentrantCallError
 from redsync._core.keys import wake_channel
 from redsync._drivers.link_sets import LinkSet
+from redsync._drivers.maintenance import Maintenance
+from tests.support.forks import in_child
 from tests.support.injection import alarm, inject
 from tests.support.leftovers import claims
 from tests.support.locks import PATIENCE, connect_set, timed
@@ -223,6 +225,30 @@ def test_failed_release_by_the_maintenance_is_logged(client, caplog, eventually)
     (record,) = caplog.records
     assert (record.name, record.levelname) == ("redsync", "WARNING")
     assert "was released already" in record.getMessage()
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # is multi-threaded, and forks
+def test_call_in_a_handler_that_interrupts_the_first_call_of_a_forked_child_starts_no_second_thread(
+    client, monkeypatch
+):
+    started, refused, start = [], [], Maintenance.start
+
+    def strike(maintenance):
+        start(maintenance)
+        started.append(maintenance)
+        if len(started) == 1:
+            try:
+                client.get_lock("y").acquire()
+            except ReentrantCallError:
+                refused.append(True)
+
+    def use():
+        monkeypatch.setattr(Maintenance, "start", strike)
+        with client.get_lock("x", timeout=PATIENCE) as hold:
+            hold.check()
+        return f"started {len(started)}, refused {len(refused)}"
+
+    assert in_child(use) == "started 1, refused 1"
 
 
 # Signal handlers, in a sleeping thread.
