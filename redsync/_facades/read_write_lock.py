@@ -48,7 +48,7 @@ class WriteLock(_Writing[Any, Any], Lock):
     """The write lock of a `ReadWriteLock`: held by one thread, while no other reads.
 
     Everything else is as with `Lock`: timeout, lease, watchdog, loss, `threading.Condition`. `locked()` returns True
-    while any owner writes. A thread that only reads and asks for it gets `UpgradeError` at once, because it would wait
+    while any owner writes. In a thread that only reads, `acquire` raises `UpgradeError` at once, because it would wait
     for itself.
     """
 

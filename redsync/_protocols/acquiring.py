@@ -68,7 +68,7 @@ def acquire_new(claim: Claim, now: float) -> Steps[HoldState | None]:
     """Return the hold of a new claim; None if others held it until the request's deadline.
 
     Raises:
-        QuorumError: Too few nodes answered: at once for one try, else at the deadline.
+        QuorumError: Too few nodes answered: at once for one try, else at the deadline or outage timeout.
         KeyTypeError: The key holds a value of another type.
         ConfigurationError: The nodes have another limit than the program.
     """

@@ -38,7 +38,7 @@ def acquire(
 
     Raises:
         LeaseLostError: The owner held the lock, and that hold is lost.
-        QuorumError: Too few nodes answered: at once for one try or a re-entry, else at the deadline.
+        QuorumError: Too few nodes answered: at once for one try or a re-entry, else at the deadline or outage timeout.
         KeyTypeError: The key holds a value of another type.
     """
     state = request.owner.holds.get(request.keys.hold)

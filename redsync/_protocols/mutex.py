@@ -50,7 +50,7 @@ def acquire(
 
     Raises:
         LeaseLostError: The object had the mutex and lost it before a release, which must come first.
-        QuorumError: Too few nodes answered: at once for one try, else at the deadline.
+        QuorumError: Too few nodes answered: at once for one try, else at the deadline or outage timeout.
         KeyTypeError: The key holds a value of another type.
     """
     last = possession.state

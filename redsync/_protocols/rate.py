@@ -64,7 +64,7 @@ def acquire(
     if the caller never learns of it.
 
     Raises:
-        QuorumError: Too few nodes answered: at once for one try, else at the deadline.
+        QuorumError: Too few nodes answered: at once for one try, else at the deadline or outage timeout.
         KeyTypeError: The key holds a value of another type.
         ConfigurationError: The nodes have another limit.
     """

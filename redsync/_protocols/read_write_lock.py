@@ -32,7 +32,7 @@ def acquire_to_write(session: Session, request: AcquireRequest, now: float) -> S
     Raises:
         UpgradeError: The owner holds the read lock, but not the write lock.
         LeaseLostError: The owner held the read lock or the write lock, and lost it.
-        QuorumError: Too few nodes answered: at once for one try, else at the deadline.
+        QuorumError: Too few nodes answered: at once for one try, else at the deadline or outage timeout.
         KeyTypeError: The key holds a value of another type.
     """
     holds, keys = request.owner.holds, request.keys

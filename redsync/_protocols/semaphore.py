@@ -82,7 +82,7 @@ def acquire(session: Session, request: AcquireRequest, limit: Limit, now: float)
     """Acquire a permit; return its hold, or None if there was no room all the time.
 
     Raises:
-        QuorumError: Too few nodes answered: at once for one try, else at the deadline.
+        QuorumError: Too few nodes answered: at once for one try, else at the deadline or outage timeout.
         KeyTypeError: The key holds a value of another type.
         ConfigurationError: The nodes have another limit, or one that is too small.
     """
