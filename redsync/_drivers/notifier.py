@@ -95,7 +95,7 @@ class Notifier:
 
 
 class EventThread:
-    """Runs its own thread, started by the first event, that reports what the maintenance notices.
+    """Runs its own thread, which reports what the maintenance notices; only the maintenance calls `start` and `post`.
 
     So nothing that the application's listeners, callbacks, log handlers and filters do keeps holds from being renewed.
     """
@@ -105,9 +105,8 @@ class EventThread:
         self._events: Final[SimpleQueue[Event | Detail | None]] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def post(self, event: Event | Detail) -> None:
-        """Report an event soon; only the maintenance calls it."""
-        self._events.put(event)
+    def start(self) -> None:
+        """Start the thread, unless that was done: early, as none may start once the main thread has ended."""
         if self._thread is None:
             thread = threading.Thread(target=self._main, name="redsync-events", daemon=True)
             try:
@@ -115,6 +114,11 @@ class EventThread:
             except RuntimeError:
                 return  # There are no more threads now: the next event starts it.
             self._thread = thread
+
+    def post(self, event: Event | Detail) -> None:
+        """Report an event soon."""
+        self._events.put(event)
+        self.start()
 
     def is_current(self) -> bool:
         """Return True in the thread that reports events."""

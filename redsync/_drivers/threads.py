@@ -553,6 +553,7 @@ class ThreadRunner(AnyRunner[Life]):
 
     def watch(self, life: Life, maintenance: Maintenance) -> None:
         """Run the watchdog; the maintenance runs this."""
+        life.events.start()
         self._drive_own(self.watchdog(life.session, self.clock()), life, maintenance)
 
     def _drive_own(self, steps: Steps[None], life: Life, maintenance: Maintenance, *, may_wait: bool = True) -> None:

@@ -193,6 +193,23 @@ def test_child_closes_client_although_another_thread_was_closing_it_during_the_f
     thread.join()
 
 
+def test_loss_is_reported_although_no_more_threads_can_start(make_lasting, raw, monkeypatch, eventually):
+    """As on Python 3.12 once the main thread has ended."""
+    lost = []
+    lock = make_lasting(lease=1.0, listeners=[lost.append]).get_lock("x")
+
+    def fail(thread):
+        raise RuntimeError("can't start new thread")
+
+    assert lock.acquire(timeout=PATIENCE)
+    until = clock() + lock.remaining()
+    eventually(lambda: clock() + lock.remaining() > until + 0.1)  # the watchdog runs
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    for node in raw:
+        node.delete("redsync:x")
+    eventually(lambda: lost)
+
+
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # is multi-threaded, and forks
 def test_first_command_of_the_child_of_a_fork_names_the_processes_that_the_child_has_met(make_lasting):
     """With a restart guard, nodes whose process a command does not name grant nothing."""
