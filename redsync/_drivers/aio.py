@@ -25,7 +25,7 @@ from redsync._core.effects import Broadcast, Effect, Notify, Reply, Signal, Step
 from redsync._core.holds import Owner
 from redsync._core.quorum import Tally
 from redsync._drivers.aio_link_sets import AioLinkSet
-from redsync._drivers.aio_maintenance import AioMaintenance
+from redsync._drivers.aio_maintenance import AioMaintenance, reraise
 from redsync._drivers.any_maintenance import Stopped
 from redsync._drivers.any_runner import AnyLife, AnyRunner
 from redsync._drivers.environment import forked
@@ -280,11 +280,10 @@ class AioLife(AnyLife):
             self.owners.close()
             await maintenance.stop()
 
-    def _note_end(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled() and not self.runner.closed:
-            # Before its first step, when there were no connections yet.
-            self.runner.closed = True
-            self.begun.set()
+    def _note_end(self, _: asyncio.Task[None]) -> None:
+        # Again, for a cancellation before its first step, and for an exception from outside.
+        self.runner.closed = True
+        self.begun.set()
 
     def begin_closing(self) -> None:
         """Let the client's task close it, unless it is closed."""
@@ -387,7 +386,7 @@ class AioRunner(AnyRunner[AioLife]):
         if isinstance(error, asyncio.CancelledError):
             log.error("a callback raised %r in the client's own task, which continues", error)
         else:
-            life.loop.call_soon(_raise, error)
+            life.loop.call_soon(reraise, error)
         return True
 
     # Driving.
@@ -552,10 +551,6 @@ def _at_once(coroutine: Coroutine[object, None, T]) -> T:
     finally:
         coroutine.close()
     raise AssertionError("a protocol that waits for nothing has waited")
-
-
-def _raise(error: BaseException) -> None:
-    raise error
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:

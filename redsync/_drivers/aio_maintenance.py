@@ -10,10 +10,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from redsync._drivers.aio_link_sets import AioLinkSet
-from redsync._drivers.any_maintenance import ASK_EVERY, PAUSE_AFTER_FAILURE, AnyMaintenance, WitnessPoll, Work
+from redsync._drivers.any_maintenance import ASK_EVERY, PAUSE_AFTER_FAILURE, AnyMaintenance, Stopped, WitnessPoll, Work
 from redsync._drivers.handshake_connections import open_connection, open_fake_connection
 from redsync._drivers.link_sets import Shared
 from redsync._drivers.nodes import TIMEOUTS, Node
@@ -22,7 +23,7 @@ from redsync._drivers.requests import Request
 if TYPE_CHECKING:
     from redsync._drivers.any_runner import AnyLife
 
-__all__ = ["AioMaintenance"]
+__all__ = ["AioMaintenance", "reraise"]
 
 log = logging.getLogger("redsync.watchdog")
 
@@ -55,10 +56,15 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
             ConfigurationError: Two nodes are the same server.
             Exception: A programming error while connecting.
         """
-        self._polling = [self._loop.create_task(self._poll(each), name=each.name) for each in self._polls]
-        await self._do(self.beginning())
+        self._polling = [
+            self._loop.create_task(self._outlive(partial(self._poll, each)), name=each.name) for each in self._polls
+        ]
+        await self._outlive(lambda: self._do(self.beginning()))
         self._registry.require_usable()
         on_begun()
+        await self._outlive(lambda: self._watch(watch))
+
+    async def _watch(self, watch: Callable[[], Awaitable[object]]) -> None:
         while True:
             try:
                 await watch()
@@ -67,6 +73,21 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
                 log.exception("the watchdog failed and starts again; please report this")
                 self.own.throw_away()
                 await asyncio.sleep(PAUSE_AFTER_FAILURE)
+
+    async def _outlive(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do some work, and again after each KeyboardInterrupt or SystemExit: these only end the loop's run."""
+        while True:
+            try:
+                await work()
+            except (Exception, Stopped, asyncio.CancelledError, GeneratorExit):
+                raise
+            except BaseException as error:
+                self.own.throw_away()
+                # Later: once there are connections again, an ending program can release its holds.
+                self._loop.call_later(2 * PAUSE_AFTER_FAILURE, reraise, error)
+                await asyncio.sleep(PAUSE_AFTER_FAILURE)
+            else:
+                return
 
     def abandon(self) -> None:
         """Let `run` end."""
@@ -200,3 +221,8 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
                     replies = await connection.run(poll.locator.ask())
                 self._note_answer(poll, replies, asked_at)
                 await asyncio.sleep(ASK_EVERY)
+
+
+def reraise(error: BaseException) -> None:
+    """Raise an error; called by the loop, which reports it, or ends its run."""
+    raise error

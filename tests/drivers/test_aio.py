@@ -10,10 +10,11 @@ from _thread import interrupt_main
 
 import pytest
 
-from redsync import NodeChanged
+from redsync import ClientClosedError, NodeChanged
 from redsync._core.effects import Signal
 from redsync._drivers import aio
 from redsync._drivers.aio_link_sets import AioLinkSet
+from redsync._drivers.aio_maintenance import AioMaintenance
 from tests.aio_support import (
     both_loops,
     claims,
@@ -153,7 +154,7 @@ async def test_release_whose_answers_an_interruption_elsewhere_has_cost_is_no_lo
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(str(context["exception"])))
 
     def strike(*args):
-        if not reported:
+        if not reported and asyncio.current_task() is None:
             raise RuntimeError("a signal handler's")
         receive(*args)
 
@@ -165,6 +166,65 @@ async def test_release_whose_answers_an_interruption_elsewhere_has_cost_is_no_lo
         await lock.release()
         await until(lambda: claims(raw) == [])
     assert reported == ["a signal handler's"]
+
+
+@pytest.fixture
+def interrupt_maintenance(monkeypatch):
+    """Return a function that lets a method of the client's own task raise once."""
+
+    def interrupt(name, error=KeyboardInterrupt):
+        def strike(*_):
+            monkeypatch.undo()
+            raise error
+
+        monkeypatch.setattr(AioMaintenance, name, strike)
+
+    return interrupt
+
+
+@pytest.mark.parametrize("connects", [True, False], ids=["in its first connects", "later"])
+def test_client_outlives_an_interruption_of_its_own_task(make_client, interrupt_maintenance, connects):
+    """As in a notebook, whose loop runs on after Ctrl-C."""
+
+    async def waste_time(client):
+        await take(client.get_lock("y"))
+        await asyncio.sleep(ENDLESS)
+
+    async def is_renewed(client):
+        async with client, client.get_lock("x") as hold:
+            before = hold._state.valid_until
+            await until(lambda: hold._state.valid_until > before)
+
+    with asyncio.Runner() as runner:
+        client = make_client(lease=1.0)
+        if not connects:
+            runner.run(take(client.get_lock("y")))
+        interrupt_maintenance("_catch_up")
+        with pytest.raises(KeyboardInterrupt):
+            runner.run(waste_time(client))
+        runner.run(asyncio.wait_for(is_renewed(client), PATIENCE))
+
+
+def test_exit_in_the_clients_own_task_ends_the_loop_and_holds_are_released(make_client, raw, interrupt_maintenance):
+    async def main():
+        client = make_client()
+        await client.get_lock("x").acquire()
+        interrupt_maintenance("_catch_up", SystemExit)
+        await asyncio.sleep(ENDLESS)
+
+    with pytest.raises(SystemExit):
+        asyncio.run(main())
+    assert claims(raw) == []
+
+
+def test_client_whose_task_could_not_begin_is_closed(make_client, interrupt_maintenance):
+    with asyncio.Runner() as runner:
+        lock = make_client().get_lock("x")
+        interrupt_maintenance("run")
+        with pytest.raises(KeyboardInterrupt):
+            runner.run(lock.acquire())
+        with pytest.raises(ClientClosedError):
+            runner.run(asyncio.wait_for(lock.acquire(), PATIENCE))
 
 
 class _Strike:

@@ -152,6 +152,25 @@ async def test_close_ends_though_a_cancellation_is_swallowed_while_a_sentinel_is
     assert len(opened) == 1
 
 
+def test_sentinel_is_asked_again_after_an_interruption(monkeypatch):
+    asked = []
+
+    async def open_connection(connection):
+        asked.append(connection)
+        raise KeyboardInterrupt if len(asked) == 1 else ConnectionResetError
+
+    async def is_asked_again():
+        maintenance = make("redis+sentinel://127.0.0.1:1/mymaster")
+        await stop(maintenance, await started(maintenance, Watch(maintenance), lambda: len(asked) > 2))
+
+    monkeypatch.setattr(aio_maintenance, "open_connection", open_connection)
+    with asyncio.Runner() as runner:
+        task = runner.get_loop().create_task(is_asked_again())
+        with pytest.raises(KeyboardInterrupt):
+            runner.get_loop().run_until_complete(task)
+        runner.run(asyncio.wait_for(task, PATIENCE))
+
+
 @in_loop
 async def test_refusing_node_is_tried_again_with_pauses(nodes):
     events = []
