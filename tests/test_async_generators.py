@@ -170,6 +170,18 @@ async def test_coroutine_dropped_in_the_middle_of_a_step_releases_its_lock_after
         assert not is_held(client)
 
 
+@each_entered
+@in_loop
+async def test_coroutine_dropped_in_a_callback_of_the_loop_releases_its_lock(nodes, kind):
+    """Where no task runs."""
+    async with client_of(nodes) as client:
+        coroutine = sleep_in(KINDS[kind](client))
+        await begin(coroutine)
+        asyncio.get_running_loop().call_soon(coroutine.close)
+        await becomes_free(nodes, kind)
+        assert not is_held(client)
+
+
 @in_loop
 async def test_dropped_coroutine_releases_its_context_managers_lock(nodes, raw):
     async with client_of(nodes) as client:

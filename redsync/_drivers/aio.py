@@ -338,11 +338,11 @@ class AioRunner(AnyRunner[AioLife]):
     def begin(self, action: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run an action that releases something, up to its first wait, like one that is cancelled then.
 
-        In another thread, or in the middle of a step (the garbage collector drops coroutines anywhere), leave it to the
-        client's loop.
+        In another thread, in a callback, or in the middle of a step (the garbage collector drops coroutines anywhere),
+        leave it to the client's loop.
         """
         loop, life = running_loop(), self.life
-        if loop is None or loop is not life.loop or life.stepping:
+        if loop is None or loop is not life.loop or life.stepping or asyncio.current_task() is None:
             self.leave_to_loop(action)
             return
         begun = action()
