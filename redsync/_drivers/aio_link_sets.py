@@ -115,7 +115,7 @@ class AioLinkSet(AnyLinkSet):
         self._rounds: Final[set[Waitable]] = set()
         self._batch: Final[list[Request]] = []
         self._asleep: Final[dict[Waitable, tuple[asyncio.Future[None], float]]] = {}
-        self._watched = self._invalidating = self.closing = False
+        self._watched = self._reading = self._invalidating = self.closing = False
 
     # Links.
 
@@ -237,9 +237,14 @@ class AioLinkSet(AnyLinkSet):
     # Reading.
 
     def read(self) -> None:
-        # Not in a forked child that runs its parent's loop: what has arrived belongs to the parent.
-        if self._polled and os.getpid() == self._process:
-            self._serve(self._poller.poll(0))
+        # Not in a forked child that runs its parent's loop: what has arrived belongs to the parent. And not in a
+        # finalizer that interrupts another read, which would take the replies out of order.
+        if self._polled and not self._reading and os.getpid() == self._process:
+            try:
+                self._reading = True
+                self._serve(self._poller.poll(0))
+            finally:
+                self._reading = False
 
     def hear(self, link: AnyLink, data: bytes) -> None:
         """Take in what the loop has read from a link; without bytes, the node closed the connection."""

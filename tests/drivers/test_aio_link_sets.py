@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import time
 
 import pytest
 import redis.asyncio
@@ -115,6 +116,33 @@ async def test_node_that_does_not_read_is_disconnected(nodes, append, loop):
             await asyncio.sleep(0)
         assert "does not read" in rig.broken[0][1]
         nodes.resume(0)
+
+
+# Reading.
+
+
+@in_loop
+async def test_replies_are_taken_in_order_though_a_finalizer_reads_in_between(nodes, raw, monkeypatch):
+    """A finalizer may send a release, and that reads first what a silent link may have received."""
+    push = script("push", "return redis.call('rpush', KEYS[1], ARGV[1])")
+    raw[0].script_load(push.source)
+    taken, receive = [], AioLinkSet.receive
+
+    def receive_late(links, link, data, now):
+        if data == b":1\r\n":
+            rig.tell(push, b"b")
+            time.sleep(0.05)
+            links.read()
+        if data:
+            taken.append(data)
+        receive(links, link, data, now)
+
+    async with Rig(nodes.urls) as rig:
+        await rig.connect(0)
+        monkeypatch.setattr(AioLinkSet, "receive", receive_late)
+        rig.tell(push, b"a")
+        await rig.read_all_replies()
+    assert taken == [b":1\r\n", b":2\r\n"]
 
 
 # Interruptions.
