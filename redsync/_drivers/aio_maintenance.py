@@ -18,6 +18,7 @@ from redsync._drivers.any_maintenance import ASK_EVERY, PAUSE_AFTER_FAILURE, Any
 from redsync._drivers.handshake_connections import open_connection, open_fake_connection
 from redsync._drivers.link_sets import Shared
 from redsync._drivers.nodes import TIMEOUTS, Node
+from redsync._drivers.notifier import quietly
 from redsync._drivers.requests import Request
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
                 await watch()
             except Exception:
                 # An unrelated error must not cost a hold: log it, and continue with a new watchdog.
-                log.exception("the watchdog failed and starts again; please report this")
+                quietly(log.exception, "the watchdog failed and starts again; please report this")
                 self.own.throw_away()
                 await asyncio.sleep(PAUSE_AFTER_FAILURE)
 

@@ -218,3 +218,17 @@ async def test_failed_watchdog_is_restarted_with_a_log_message(nodes, caplog):
     failed = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert len(failed) == 2
     assert "please report this" in failed[0].getMessage()
+
+
+@in_loop
+async def test_failed_watchdog_is_restarted_though_a_log_filter_raises(nodes, monkeypatch, capsys):
+    def broken(record):
+        raise ValueError("the application's")
+
+    monkeypatch.setattr(aio_maintenance.log, "filters", [broken])
+    maintenance = make(nodes.urls)
+    watch = Watch(maintenance, failures=1)
+    task = await started(maintenance, watch)
+    await until(lambda: watch.begun == 2 or task.done())
+    await stop(maintenance, task)
+    assert "the application's" in capsys.readouterr().err
