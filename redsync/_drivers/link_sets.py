@@ -74,7 +74,7 @@ class Shared(ABC):
         self.nodes: Final = nodes
         self.clock: Final = clock
         self.node_timeout: Final = node_timeout
-        self.mutex: Final = SafeLock(threading.RLock())
+        self.mutex = SafeLock(threading.RLock())
         self.releases: Final = PendingReleases(len(nodes), self.mutex)
         self.wakeups: Final = Wakeups(self.mutex, clock)
         self.next_number: Final = itertools.count(1).__next__

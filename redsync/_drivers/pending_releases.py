@@ -87,33 +87,34 @@ class PendingReleases:
     """The pending releases of one client. Any thread may call it.
 
     Attributes:
+        mutex: The client's.
         others: Returns the sets of links besides the one that delivers.
         of_node: Those of each node.
     """
 
     def __init__(self, nodes: int, mutex: AbstractContextManager[Any]) -> None:
         """Make it empty; `mutex` is reentrant, because a finalizer may interrupt a thread that holds it."""
-        self._mutex: Final = mutex
+        self.mutex = mutex
         self.of_node: Final = [_OfNode() for _ in range(nodes)]
         self.others: Callable[[], Iterable[AnyLinkSet]] = tuple
 
     def add(self, index: int, requests: Iterable[Request]) -> None:
         """Keep those requests that the node must get."""
         ours = self.of_node[index]
-        with self._mutex:
+        with self.mutex:
             for request in requests:
                 if request.needs(1 << index):
                     ours.add(request)
 
     def refuse(self, index: int, request: Request, now: float) -> None:
         """Keep a request that the node must get, and has answered with an error."""
-        with self._mutex:
+        with self.mutex:
             self.of_node[index].at = now + _AFTER_REFUSAL
         self.add(index, (request,))
 
     def resolve(self, index: int, request: Request) -> None:
         """Forget what the node need not get behind a request: that one, and an earlier one about its claim."""
-        with self._mutex:
+        with self.mutex:
             requests = self.of_node[index].requests
             same = requests.get(request.claim)
             if same is not None and same.number <= request.number:
@@ -124,7 +125,7 @@ class PendingReleases:
         ours = self.of_node[index]
         if not ours.requests or now < ours.at:
             return []
-        with self._mutex:
+        with self.mutex:
             ours.at = now + _BETWEEN
             links = [link for other in self.others() if (link := other.links[index]) is not None]
             before = [request for link in links for request in tuple(link.pending)]

@@ -105,13 +105,13 @@ class Life(AnyLife):
 
     def __init__(self, runner: ThreadRunner) -> None:
         super().__init__(runner)
-        self.monitor: Final = SafeLock(threading.Lock())
+        self.monitor = SafeLock(threading.Lock())
         self.ours: Final = _OfThread()
         self.active: Final[dict[Call, int]] = {}
         self.left: Final = SafeEvent()
         self.deferred: Final[deque[Steps[None]]] = deque()
         self.closing = False
-        self._opening: Final = SafeLock(threading.RLock())
+        self._opening = SafeLock(threading.RLock())
         self._mutex_check: Final = threading.Condition(self.mutex.lock)
         self._asleep: Final[set[Waitable]] = set()
         self.events: Final = EventThread(runner.notifier.announce)
@@ -202,6 +202,12 @@ class Life(AnyLife):
                 waitable.waker = None
                 self._asleep.discard(waitable)
             self.require_process()
+
+    def forget(self) -> None:
+        # A thread that does not exist here may have had any of them.
+        self.monitor, self._opening = SafeLock(threading.Lock()), SafeLock(threading.RLock())
+        self.mutex = self.wakeups.mutex = self.releases.mutex = SafeLock(threading.RLock())
+        super().forget()
 
     def end_sleeps(self) -> None:
         """Wake all sleepers, and let none sleep again."""
@@ -392,7 +398,7 @@ class ThreadRunner(AnyRunner[Life]):
 
     def drive(self, steps: Steps[T], call: Call, perform: Perform) -> T:
         """Perform the protocol's effects; an error of an effect is thrown into the protocol, which cleans up."""
-        monitor, ours = call.life.monitor, call.life.ours
+        life, ours = call.life, call.life.ours
         reply: Reply = None
         interruption: BaseException | None = None
         while True:
@@ -400,9 +406,9 @@ class ThreadRunner(AnyRunner[Life]):
                 while True:  # Within the `try`: an interruption can come where a loop repeats.
                     try:
                         ours.stepping = True
-                        while monitor.lock.locked():
+                        while life.monitor.lock.locked():
                             time.sleep(_MOMENT)  # not in line, see `Life.monitor`
-                        with monitor:
+                        with life.monitor:
                             effect = steps.send(reply) if interruption is None else steps.throw(interruption)
                     finally:
                         ours.stepping = False

@@ -31,10 +31,14 @@ def is_message(push: Sequence[Any]) -> bool:
 
 
 class Wakeups:
-    """One client's mailboxes and local events."""
+    """One client's mailboxes and local events.
+
+    Attributes:
+        mutex: The client's.
+    """
 
     def __init__(self, mutex: AbstractContextManager[Any], clock: Callable[[], float]) -> None:
-        self._mutex: Final = mutex
+        self.mutex = mutex
         self._clock: Final = clock
         self._mailboxes: Final[dict[bytes, Mailbox]] = {}
         self._events: Final[dict[bytes, list[Waitable]]] = {}
@@ -46,12 +50,12 @@ class Wakeups:
         """
         mailbox = Mailbox()
         mailbox.guard = guard
-        with self._mutex:
+        with self.mutex:
             self._mailboxes[key] = mailbox
 
     def unsubscribe(self, key: bytes) -> None:
         """Forget that key's wake-ups."""
-        with self._mutex:
+        with self.mutex:
             self._mailboxes.pop(key, None)
 
     def waits(self, effect: Wait) -> Waits:
@@ -65,7 +69,7 @@ class Wakeups:
         if not is_message(push):
             return
         ask_id, _, key = push[-1].partition(b" ")
-        with self._mutex:
+        with self.mutex:
             mailbox = self._mailboxes.get(key)
             if mailbox is None:
                 return
@@ -80,13 +84,13 @@ class Wakeups:
 
         Returns the number of nodes that signalled, and the bit set of those that signalled with that ask id.
         """
-        with self._mutex:
+        with self.mutex:
             mailbox = self._mailboxes.get(key) if key is not None else None
         if mailbox is None:
             yield Waitable(), until
             return 0, 0
         yield mailbox, until  # the first signal
-        with self._mutex:
+        with self.mutex:
             mailbox.needed = enough
             mailbox.done = mailbox.signals.bit_count() >= enough
             waits_on = mailbox.signals and not mailbox.done
@@ -97,13 +101,13 @@ class Wakeups:
     def wait_for_event(self, key: bytes, until: float, unless: Callable[[], bool]) -> Waits:
         """Sleep until `signal` is called for that key or the instant has come; not at all if `unless()` is true."""
         event = Waitable()
-        with self._mutex:
+        with self.mutex:
             self._events.setdefault(key, []).append(event)
         try:
             if not unless():
                 yield event, until
         finally:
-            with self._mutex:
+            with self.mutex:
                 self._events[key].remove(event)
                 if not self._events[key]:
                     del self._events[key]
@@ -111,6 +115,6 @@ class Wakeups:
 
     def signal(self, key: bytes) -> None:
         """End all sleeps in this process for that key."""
-        with self._mutex:
+        with self.mutex:
             for event in self._events.get(key, ()):
                 event.finish()

@@ -1,14 +1,17 @@
 """Forks inside a call, by a signal's handler: the call continues in the parent, and ends in the child with an error."""
 
+import faulthandler
 import os
 import signal
 import threading
+from contextlib import contextmanager, nullcontext
 
 import pytest
 
 from redsync import ClientClosedError, NotOwnedError
 from tests.support.injection import inject
 from tests.support.leftovers import claims
+from tests.support.locks import PATIENCE
 
 # From Python 3.12 on, each fork in a process with threads warns.
 pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
@@ -119,7 +122,27 @@ def test_release_continues_in_the_parent_alone(make_lasting, raw, seed):
     assert ends.count(ENDED) > len(ends) / 2, ends
 
 
-def test_wait_continues_in_the_parent_alone(make_lasting, eventually):
+@contextmanager
+def held_by_another_thread(lock):
+    is_held, gate = threading.Event(), threading.Lock()
+
+    def hold():
+        with lock:
+            is_held.set()
+            gate.acquire(timeout=PATIENCE)
+
+    gate.acquire()
+    thread = threading.Thread(target=hold, daemon=True)
+    thread.start()
+    assert is_held.wait(PATIENCE)
+    yield
+    gate.release()
+    thread.join()
+
+
+@pytest.mark.parametrize("held", [None, "monitor", "mutex"])
+def test_wait_continues_in_the_parent_alone(make_lasting, eventually, held):
+    """Whatever lock of the client another thread has during the fork: that thread does not exist in the child."""
     client, other = make_lasting(), make_lasting()
     other.get_lock("x").acquire()
     lock = client.get_lock("x")
@@ -134,9 +157,15 @@ def test_wait_continues_in_the_parent_alone(make_lasting, eventually):
         eventually(lambda: fork.end is not None)
         other.close()
 
+    def handle(*_):
+        with held_by_another_thread(getattr(client.runner.life, held)) if held else nullcontext():
+            fork()
+            if fork.end is None:
+                faulthandler.dump_traceback_later(PATIENCE, exit=True)  # ends a child that hangs
+
     fork = Fork(leave)
     thread = threading.Thread(target=disturb)
-    before = signal.signal(signal.SIGUSR1, lambda *_: fork())
+    before = signal.signal(signal.SIGUSR1, handle)
     try:
         thread.start()
         fork.run(lambda: lock.acquire(timeout=20))
