@@ -186,6 +186,13 @@ class Life(AnyLife):
         if request.effect.deliver_to and self.maintenance is not None:
             keep_behind(request, link_set, self, self.maintenance.own)
 
+    def send_told(self, request: Request, maintenance: Maintenance) -> None:
+        """Send a command without a round over the maintenance's set, and wake the caller."""
+        try:
+            self.send(request, maintenance.own)
+        finally:
+            request.finish()
+
     def sleep(self, waitable: Waitable, until: float) -> None:
         """Return when the waitable is done, at the instant, or when the client closes: that ends no round."""
         is_round = isinstance(waitable, Request)
@@ -532,7 +539,9 @@ class ThreadRunner(AnyRunner[Life]):
         link_set = call.borrow() if call.sets or not life.closing else None
         if link_set is None:
             maintenance = life.begin()
-            maintenance.post(partial(life.send, request, maintenance.own))
+            maintenance.post(partial(life.send_told, request, maintenance))
+            # A later call may use a set at once, and must find this command sent: `keep_behind` knows no others.
+            life.sleep(request, self.clock() + _LONGEST_SLEEP)
             return
         try:
             life.send(request, link_set)

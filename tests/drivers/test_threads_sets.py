@@ -179,6 +179,30 @@ def test_command_does_not_overtake_an_earlier_one_of_its_call_that_the_maintenan
     assert runner.run(steps()) is not None
 
 
+def test_cancelled_success_does_not_come_back_by_a_message_that_the_maintenance_has_yet_to_send(
+    make_lasting, monkeypatch, eventually
+):
+    """Nodes that got it behind the rollback would keep the success for its window."""
+    client = make_lasting(node_timeout=2.0)
+    connect_set(client)
+    limiter, maintenance = client.get_rate_limiter("x", 1, 10_000), client.runner.life.maintenance
+
+    def post_late(action):
+        post(partial(time.sleep, 0.1))
+        post(action)
+
+    post = maintenance.post
+    with monkeypatch.context() as patch, all_sets_lent(client):
+        patch.setattr(maintenance, "post", post_late)
+        permit = limiter.acquire_permit()
+    permit.cancel()
+    sent = threading.Event()
+    post(sent.set)
+    assert sent.wait(PATIENCE)
+    eventually(lambda: not maintenance.own.owes)
+    assert limiter.retry_after() == 0.0
+
+
 def test_release_goes_out_again_behind_what_nodes_have_not_answered_over_another_set(
     make_lasting, nodes, raw, eventually
 ):
