@@ -18,7 +18,7 @@ from inspect import iscoroutinefunction
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from redsync._core.holds import HoldState
-from redsync._core.quorum import Tally
+from redsync._core.quorum import Choice, Tally
 
 __all__ = [
     "AcquireEnded",
@@ -32,9 +32,11 @@ __all__ = [
     "NodeChanged",
     "Observer",
     "ObserverSubscription",
+    "Round",
     "Step",
     "WatchdogWoke",
     "is_function",
+    "round_of",
 ]
 
 _MOST_STEPS = 128
@@ -184,16 +186,30 @@ class WatchdogWoke(NamedTuple):
 Detail: TypeAlias = AcquireEnded | HoldEnded | HoldsRenewed | WatchdogWoke
 
 
+Round: TypeAlias = list[tuple[str, str | None, float]]
+"""A round that is over: for each vote that it waited for, the node, why it FAILED, and the seconds until its reply."""
+
+
+def round_of(tally: Tally) -> Round:
+    """Return what observers learn of a round: without the replies, which may be long."""
+    return [
+        (node, reply if choice is Choice.FAILED else None, at - tally.sent_at)
+        for node, vote in zip(tally.nodes, tally.ballots, strict=True)
+        if vote is not None
+        for choice, _, reply, at in (vote,)
+    ]
+
+
 class ObserverSubscription(NamedTuple):
     """The channel from one client to one observer.
 
     Attributes:
         hear: Called with each event, in the thread or task in which it happens.
-        rounds: The votes of all rounds that are over; the observer removes them.
+        rounds: All rounds that are over; the observer removes them.
     """
 
     hear: Callable[[Event | Detail], object]
-    rounds: deque[Tally]
+    rounds: deque[Round]
 
 
 class Observer(ABC):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any, Final
 
-from redsync._core.observing import Detail, Event, HoldLost, HoldOrphaned, NodeChanged, Observer
+from redsync._core.observing import Detail, Event, HoldLost, HoldOrphaned, NodeChanged, Observer, round_of
 from redsync._core.quorum import Tally
 
 __all__ = ["EventThread", "Notifier", "quietly"]
@@ -81,7 +81,7 @@ class Notifier:
     def note_round(self, tally: Tally) -> None:
         """Tell observers of a round that is over."""
         for subscription in self.subscriptions:
-            subscription.rounds.append(tally)
+            subscription.rounds.append(round_of(tally))
 
     def _call(self, function: Callable[..., object], *args: Any) -> None:
         try:

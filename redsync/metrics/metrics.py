@@ -29,7 +29,6 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from redsync._core import observing
 from redsync._core.holds import HoldState
-from redsync._core.quorum import Choice, Tally
 from redsync._signal_safe import SafeLock
 from redsync.metrics import instruments as i
 from redsync.metrics.instruments import Instrument
@@ -75,7 +74,7 @@ class Metrics(observing.Observer):
         self._holds: Final[dict[HoldState, tuple[Labels, float]]] = {}
         self._early: Final[dict[HoldState, tuple[float, str | None]]] = {}
         self._inbox: Final[deque[tuple[observing.Event | observing.Detail, float]]] = deque()
-        self._rounds: Final[deque[Tally]] = deque(maxlen=_MOST_ROUNDS)
+        self._rounds: Final[deque[observing.Round]] = deque(maxlen=_MOST_ROUNDS)
         self._reentrant, self._lock = SafeLock(threading.RLock()), SafeLock(threading.Lock())
         FORKED.add(self)
 
@@ -135,15 +134,11 @@ class Metrics(observing.Observer):
         for _ in range(len(self._inbox)):
             self._note(*self._inbox.popleft())
         for _ in range(len(self._rounds)):
-            tally = self._rounds.popleft()
-            for node, vote in zip(tally.nodes, tally.ballots, strict=True):
-                if vote is None:
-                    continue  # The round did not wait for it.
-                choice, _, reply, at = vote
-                if choice is Choice.FAILED:
-                    self._count(i.VOTES, (node, vote_reason(reply)))
+            for node, failed, seconds in self._rounds.popleft():
+                if failed is None:
+                    self._values[i.ROUND_TRIP, (node,)].append(seconds)
                 else:
-                    self._values[i.ROUND_TRIP, (node,)].append(at - tally.sent_at)
+                    self._count(i.VOTES, (node, vote_reason(failed)))
         for series in list(self._values):
             if values := self._values.pop(series, None):  # None in the child of a fork by a signal handler
                 self._record_all(*series, values)

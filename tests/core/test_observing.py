@@ -6,7 +6,7 @@ import pickle
 import pytest
 
 from redsync import HoldLost, HoldOrphaned, NodeChanged
-from redsync._core.observing import _MOST_STEPS, AcquireRecord, Step
+from redsync._core.observing import _MOST_STEPS, AcquireRecord, Step, round_of
 from redsync._core.quorum import Tally
 
 
@@ -40,6 +40,16 @@ def test_record_of_a_long_wait_keeps_the_first_steps_and_counts_all():
     for at in range(_MOST_STEPS + 5):
         record.note("woken", at)
     assert (len(record.steps), record.counts) == (_MOST_STEPS, {"woken": _MOST_STEPS + 5})
+
+
+def test_round_tells_how_long_each_reply_took_and_why_others_failed_but_keeps_no_reply():
+    tally = Tally(["a:1", "b:1", "c:1", "d:1"], bool)
+    tally.sent_at = 10.0
+    tally.record(0, b"a long reply", 10.25)
+    tally.record(1, 0, 10.5)
+    tally.fail(2, "no answer")
+    (a, b, (node, failed, _)) = round_of(tally)
+    assert (a, b, node, failed) == (("a:1", None, 0.25), ("b:1", None, 0.5), "c:1", "no answer")
 
 
 # Events for listeners: values that they may keep.

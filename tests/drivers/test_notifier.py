@@ -96,7 +96,7 @@ def test_details_go_to_observers_only(said):
     tally = Tally(["a:1"], bool)
     tally.fail(0, "down")
     notifier.note_round(tally)
-    assert list(notifier.subscriptions[0].rounds) == [tally]
+    assert list(notifier.subscriptions[0].rounds) == [[("a:1", "down", 0.0)]]
     assert said() == [("redsync.node", "INFO", "node a:1 is up")]
 
 

@@ -1,5 +1,6 @@
 """Rounds of votes that are over."""
 
+from redsync._core.observing import round_of
 from redsync._core.quorum import Tally, Verdict
 
 
@@ -11,4 +12,4 @@ def make_round(**votes):
             tally.fail(index, vote)
         else:
             tally.record(index, 1, vote)
-    return tally
+    return round_of(tally)
