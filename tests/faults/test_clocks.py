@@ -236,7 +236,9 @@ def test_rates_beyond_drift_factor_let_two_clients_believe(clocks, make_client, 
 # Clocks that have always been wrong.
 
 
-def test_clocks_that_are_wrong_all_the_time_change_nothing(clocks, make_client, admin, await_renewal, *, eventually):
+def test_clocks_that_are_wrong_all_the_time_change_nothing(
+    clocks, make_client, raw, await_renewal, nothing_left, *, eventually
+):
     for i, seconds in [(0, DAY), (1, DAY), (2, -DAY), (3, 0.5)]:
         clocks.shift([i], seconds)
         clocks.restart(i)
@@ -245,12 +247,12 @@ def test_clocks_that_are_wrong_all_the_time_change_nothing(clocks, make_client, 
         with holder.get_lock("x") as hold:
             assert not waiter.get_lock("x").acquire(blocking=False)
             waiting = pool.submit(take, waiter, 0.3)
-            for i in ALL:
-                eventually(lambda i=i: 0 < admin.time_left(i, "x") <= 1200)
+            for node in raw:
+                eventually(lambda node=node: 0 < node.pttl("redsync:x") <= 1200)
             await_renewal(hold)
         claim = waiting.result(SLACK)
     assert claim.asked_at + 0.2 < claim.believed_until < claim.granted_at + 0.3
-    eventually(lambda: admin.keys() == [])
+    nothing_left()
     newcomer = make_client(restart_guard=0)
     eventually(lambda: all(node.state == "up" for node in newcomer.nodes()))
 
@@ -258,7 +260,7 @@ def test_clocks_that_are_wrong_all_the_time_change_nothing(clocks, make_client, 
 # Clocks of nodes that jump.
 
 
-def test_forward_jump_of_majority_is_reported_by_next_renewal(clocks, make_client, admin, eventually):
+def test_forward_jump_of_majority_is_reported_by_next_renewal(clocks, make_client, nothing_left, eventually):
     told = []
     holder, other = make_client(lease=1.5, listeners=[told.append]), make_client()
     lock = holder.get_lock("x")
@@ -271,7 +273,7 @@ def test_forward_jump_of_majority_is_reported_by_next_renewal(clocks, make_clien
         lock.release()
     assert len(eventually(lambda: [event for event in told if isinstance(event, HoldLost)])) == 1
     other.get_lock("x").release()
-    eventually(lambda: admin.keys() == [])
+    nothing_left()
 
 
 # The clock of the client.

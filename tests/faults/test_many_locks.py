@@ -3,7 +3,7 @@
 import threading
 import time
 
-from tests.support.locks import PATIENCE
+from tests.support.locks import PATIENCE, calls
 
 LOCKS = 1000
 LEASE = 4.0
@@ -11,28 +11,28 @@ PERIODS = 2
 KEYS = LOCKS + 2  # and the records of the client and of the node's birth
 
 
-def test_watchdog_keeps_many_locks_with_few_commands(make_client, admin, eventually):
+def test_watchdog_keeps_many_locks_with_few_commands(make_client, raw, nothing_left, eventually):
     lost = []
     client = make_client(lease=LEASE, listeners=[lost.append])
     locks = [client.get_lock(str(i)) for i in range(LOCKS)]
     for lock in locks:
         assert lock.acquire(timeout=PATIENCE)  # a busy machine may lose a round: nodes have 75 ms to answer
-    eventually(lambda: all(admin.ask(i, "DBSIZE") == KEYS for i in range(5)))
-    before = [admin.calls(i) for i in range(5)]
+    eventually(lambda: all(node.dbsize() == KEYS for node in raw))
+    before = [calls(node) for node in raw]
     ends_at = time.monotonic() + PERIODS * LEASE / 3
     while time.monotonic() < ends_at:
         ours = [thread.name for thread in threading.enumerate() if thread.name.startswith("redsync")]
         # On a busy machine a node may be late, which is reported, or is connected again.
         passing = [name for name in ours if name.startswith(("redsync-connect", "redsync-events"))]
         assert [name for name in ours if name not in passing] == ["redsync-maintenance"]
-        assert all(admin.ask(i, "DBSIZE") == KEYS for i in range(5))
+        assert all(node.dbsize() == KEYS for node in raw)
         time.sleep(0.05)
-    calls = [after - calls for after, calls in zip([admin.calls(i) for i in range(5)], before, strict=True)]
-    print(f"renewal commands by node in {PERIODS} periods: {calls}")
+    counts = [calls(node) - earlier for node, earlier in zip(raw, before, strict=True)]
+    print(f"renewal commands by node in {PERIODS} periods: {counts}")
     # 5 batches of 200 make 1,000; locks that were acquired at different times fill more of them.
-    assert all(3 <= count / PERIODS <= 20 for count in calls)
+    assert all(3 <= count / PERIODS <= 20 for count in counts)
     assert all(lock.owned() for lock in locks)
     for lock in locks:
         lock.release()
     assert [event for event in lost if type(event).__name__ == "HoldLost"] == []
-    eventually(lambda: admin.keys() == [])
+    nothing_left()

@@ -4,6 +4,7 @@ import pytest
 
 from redsync import QuorumError
 from redsync._core.quorum import Choice
+from tests.support.trouble import accept_writes, refuse_writes
 
 MINORITY, MAJORITY = [1, 3], [0, 2, 4]
 
@@ -66,29 +67,21 @@ def check_reasons(votes, indices, words):
 # Nodes that refuse: how to make them, their errors, and how to make them stop.
 
 
-def make_readonly(admin, i, nodes):
-    admin.ask(i, "REPLICAOF", "127.0.0.1", nodes.ports[(i + 1) % 5])
+def fill(node):
+    node.config_set("maxmemory-policy", "noeviction")
+    node.config_set("maxmemory", "1")
 
 
-def make_writable(admin, i, nodes):
-    admin.ask(i, "REPLICAOF", "NO", "ONE")
+def empty(node):
+    node.config_set("maxmemory", "0")
 
 
-def fill(admin, i, nodes):
-    admin.ask(i, "CONFIG", "SET", "maxmemory-policy", "noeviction")
-    admin.ask(i, "CONFIG", "SET", "maxmemory", "1")
+def forbid(node):
+    node.execute_command("ACL", "SETUSER", "default", "-evalsha")
 
 
-def empty(admin, i, nodes):
-    admin.ask(i, "CONFIG", "SET", "maxmemory", "0")
-
-
-def forbid(admin, i, nodes):
-    admin.ask(i, "ACL", "SETUSER", "default", "-evalsha")
-
-
-def allow(admin, i, nodes):
-    admin.ask(i, "ACL", "SETUSER", "default", "+@all")
+def allow(node):
+    node.execute_command("ACL", "SETUSER", "default", "+@all")
 
 
 @pytest.fixture
@@ -100,55 +93,55 @@ def restored(nodes):
 
 
 REFUSALS = {
-    "READONLY": (make_readonly, make_writable),
+    "READONLY": (refuse_writes, accept_writes),
     "OOM": (fill, empty),
     "NOPERM": (forbid, allow),
 }
 
 
 @pytest.mark.usefixtures("restored")
-def test_minority_that_refuses_goes_unnoticed(client, nodes, admin, eventually):
+def test_minority_that_refuses_goes_unnoticed(client, raw, nothing_left, eventually):
     refusing = dict(zip(MINORITY, ("READONLY", "OOM"), strict=True))
     with client.get_lock("held"):
         for i, code in refusing.items():
-            REFUSALS[code][0](admin, i, nodes)
+            REFUSALS[code][0](raw[i])
         work(client)
     eventually(lambda: all(code in (client.nodes()[i].last_error or "") for i, code in refusing.items()))
     for i, code in refusing.items():
-        REFUSALS[code][1](admin, i, nodes)
+        REFUSALS[code][1](raw[i])
     work(client)
-    eventually(lambda: admin.keys() == [])
+    nothing_left()
 
 
 @pytest.mark.usefixtures("restored")
-def test_votes_name_the_errors_of_a_majority_that_refuses(client, nodes, admin, failure, eventually):
+def test_votes_name_the_errors_of_a_majority_that_refuses(client, raw, failure, nothing_left):
     refusing = dict(zip(MAJORITY, REFUSALS, strict=True))
     for i, code in refusing.items():
-        REFUSALS[code][0](admin, i, nodes)
+        REFUSALS[code][0](raw[i])
     votes = failure(client)
     for i, code in refusing.items():
         check_reasons(votes, [i], code)
-        REFUSALS[code][1](admin, i, nodes)
+        REFUSALS[code][1](raw[i])
     assert client.get_lock("x").acquire(timeout=60.0)
     client.get_lock("x").release()
     work(client)
-    eventually(lambda: admin.keys() == [])
+    nothing_left()
 
 
 @pytest.mark.usefixtures("restored")
-def test_full_nodes_still_renew_and_release(renewing, nodes, admin, eventually, await_renewal):
+def test_full_nodes_still_renew_and_release(renewing, raw, nothing_left, await_renewal):
     lock, lasting = renewing.get_lock("x"), renewing.get_lock("y", lease=LONG)
     assert lasting.acquire()
     with lock as hold:
         assert lock.acquire(blocking=False)
-        for i in range(5):
-            fill(admin, i, nodes)
+        for node in raw:
+            fill(node)
         for _ in range(2):
             await_renewal(hold)
         lock.release()
         hold.check()
     lasting.release()
-    eventually(lambda: admin.keys() == [])
+    nothing_left()
 
 
 # Connections that break or garble.
@@ -172,12 +165,12 @@ STRIKES = {
 
 @pytest.mark.asyncio_too
 @pytest.mark.usefixtures("both_flavours")
-def test_broken_connections_to_minority_go_unnoticed(proxied, proxies, admin, eventually):
+def test_broken_connections_to_minority_go_unnoticed(proxied, proxies, raw, nothing_left, eventually):
     for strike in STRIKES.values():
         # A quorum confirms a release. A node that it reaches later would refuse, and is needed while two others fail.
-        eventually(lambda: {node.state for node in proxied.nodes()} == {"up"} and admin.keys() == [])
+        eventually(lambda: {node.state for node in proxied.nodes()} == {"up"} and not any(raw.keys()))
         for i in MINORITY:
             strike(proxies[i])
         work(proxied)
     eventually(lambda: {node.state for node in proxied.nodes()} == {"up"})
-    eventually(lambda: admin.keys() == [])
+    nothing_left()

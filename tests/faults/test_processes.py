@@ -16,18 +16,15 @@ pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"
 
 
 @pytest.fixture
-def connections(admin):
+def connections(raw):
     """Return a function that gives the ids of redsync's connections to each node: they all listen for wake-ups."""
 
-    def ids(i):
-        return {line.split()[0] for line in admin.ask(i, "CLIENT", "LIST").splitlines() if " sub=1 " in line}
-
-    return lambda: [ids(i) for i in range(5)]
+    return lambda: [{each["id"] for each in node.client_list() if each["sub"] == "1"} for node in raw]
 
 
 @pytest.mark.usefixtures("all_nodes_met")
 def test_children_of_a_fork_leave_holds_and_connections_of_their_parent_alone(
-    make_client, admin, connections, await_renewal, *, eventually
+    make_client, raw, connections, await_renewal, *, eventually
 ):
     client = make_client(lease=6.0)
     lock, mutex = client.get_lock("parent's"), client.get_mutex("parent's too")
@@ -59,7 +56,7 @@ def test_children_of_a_fork_leave_holds_and_connections_of_their_parent_alone(
         hold.check()
         held.check()
         eventually(lambda: connections() == before)
-        assert sorted(admin.keys()) == [(i, f"redsync:parent's{which}") for i in range(5) for which in ("", " too")]
+        assert raw.keys() == [{b"redsync:parent's", b"redsync:parent's too"}] * 5
 
 
 def test_child_that_closes_all_descriptors_as_daemons_do_may_use_the_client(client):

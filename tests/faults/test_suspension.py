@@ -95,15 +95,16 @@ def test_suspended_holder_learns_its_loss_although_no_node_answers(
     assert max(waits) < PROMPT
 
 
-def test_suspended_waiter_gives_up_when_its_timeout_is_over(suspend, lock, await_replies, admin, *, eventually):
-    admin.ask_all("HSET", "redsync:x", "stranger:1", 1)
+def test_suspended_waiter_gives_up_when_its_timeout_is_over(suspend, lock, await_replies, raw, *, eventually):
+    for node in raw:
+        node.hset("redsync:x", "stranger:1", 1)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(lock.acquire, timeout=20.0)
-        eventually(lambda: admin.ask(0, "EXISTS", "redsync_queue:{redsync:x}"))
+        eventually(lambda: raw[0].exists("redsync_queue:{redsync:x}"))
         await_replies()  # a round under way would end without answers
         woken_at = time.monotonic()
         suspend(25.0)
         assert waiting.result(60) is False
         assert time.monotonic() - woken_at < PROMPT
     # It has left the queues.
-    eventually(lambda: admin.keys() == [(i, "redsync:x") for i in range(5)])
+    eventually(lambda: raw.keys() == [{b"redsync:x"}] * 5)

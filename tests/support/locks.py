@@ -34,6 +34,11 @@ def values(raw, key="redsync:x"):
     return [node.get(key) for node in raw]
 
 
+def calls(node):
+    """Return how often a node has executed scripts."""
+    return node.info("commandstats").get("cmdstat_evalsha", {"calls": 0})["calls"]
+
+
 def states(client):
     """Return the state of each node, as the client sees it."""
     return [status.state for status in client.nodes()]
