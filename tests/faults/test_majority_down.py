@@ -1,4 +1,4 @@
-"""A majority of nodes goes away: a holder is told in time, and all recovers automatically.
+"""A majority of nodes goes away: a holder learns its loss in time, and all recovers automatically.
 
 `tests/kinds` and `test_bounded_waiting` have the errors that callers get meanwhile.
 """

@@ -39,6 +39,7 @@ The events follow, each with its instant of true time in seconds; the times rise
 | `nodes 1 2 change places` | they swap addresses; all connections to them end |
 | `Sentinels promote 1b`, `1c is not told`, `1c is told` | a decision, and whether a server hears of it |
 | `Sentinels of 1 list no replicas for S seconds` | they were reset |
+| `Sentinels of 1 learn nothing` | they answer by what they know |
 | `slot of 1 moves to 4[, a key every S at most]` | the slot of node 1 moves to the 4th shard, key by key |
 | `slot of 1 goes to 4 without its keys` | they are lost |
 | `server 1b crashes`, `hangs` | one server of a group |
@@ -208,6 +209,12 @@ class ScenarioRunner:
         for index in nodes:
             self.sim.groups[index].reset(seconds)
 
+    def deafen(self, nodes: list[int]) -> None:
+        """Let the Sentinels of groups learn nothing."""
+        for group in [self.sim.groups[index] for index in nodes]:
+            for sentinel in group.sentinels:
+                group.deafen(sentinel)
+
     def join(self, nodes: list[int]) -> None:
         """Let all servers of groups reach each other."""
         for index in nodes:
@@ -343,6 +350,7 @@ _STATEMENTS: Final[dict[str, Callable[..., object]]] = {
     "SERVER begins a new history": lambda _, server: server.begin_history(),
     "SERVERS reach only each other": lambda _, servers: servers[0].group.isolate(servers),
     "Sentinels of NODES list no replicas for SECONDS seconds": ScenarioRunner.reset,
+    "Sentinels of NODES learn nothing": ScenarioRunner.deafen,
     "servers of NODES reach each other": ScenarioRunner.join,
     "WHO is cut off from servers SERVERS(?P<sentinels> Sentinels)?": ScenarioRunner.cut_off,
     r"slot of SLOT moves to SHARD(?:, a key every (?P<pause>[\d.]+) at most)?": ScenarioRunner.move,

@@ -400,6 +400,11 @@ MISTAKES = [
         patch=instead(handshakes, "elected", lambda run_id, _epoch, history: elected(run_id, 0, history)),
     ),
     Mistake(
+        "the history of data is not compared", Exclusion, "is held by a:1 on a .* and b:1 on b",
+        "record_of_another_server",
+        patch=instead(handshakes, "elected", lambda run_id, epoch, _history: elected(run_id, epoch, "0" * 8)),
+    ),
+    Mistake(
         "a master needs no recent confirmation", Exclusion, "is held by b:1 on b", "replicas_that_return",
         patch=instead(Node, "unconfirmed", nothing),
     ),
