@@ -100,6 +100,14 @@ def test_foreign_value_is_an_error(semaphore):
         semaphore.play((ASK, semaphore.toy.all_say(0)), kind_there(semaphore.toy))
 
 
+@pytest.mark.parametrize("n", [3, 4, 5])
+def test_foreign_value_on_one_node_is_harmless_even_if_the_others_chose_differently(make_toy, n):
+    semaphore = ToySemaphore(make_toy(n, random=0.0))
+    split, alike = [got(slot) for slot in (2, 3, 2, 3)[: n - 1]], [got(2)] * (n - 1)
+    script = (ASK, semaphore.toy.answers(*split, 0)), (ASK, semaphore.toy.answers(*alike, 0))
+    assert semaphore.play(*script).slots == (2,)
+
+
 # The limit.
 
 
