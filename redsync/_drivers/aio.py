@@ -30,6 +30,7 @@ from redsync._drivers.any_maintenance import Stopped
 from redsync._drivers.any_runner import AnyLife, AnyRunner
 from redsync._drivers.environment import forked
 from redsync._drivers.nodes import Node
+from redsync._drivers.notifier import quietly
 from redsync._drivers.requests import Request
 from redsync.exceptions import ClientClosedError, ConfigurationError, LeaseLostError, RedsyncError
 
@@ -384,7 +385,7 @@ class AioRunner(AnyRunner[AioLife]):
         if life.loop is None or running_loop() is not life.loop or asyncio.current_task() is not life.task:
             return False
         if isinstance(error, asyncio.CancelledError):
-            log.error("a callback raised %r in the client's own task, which continues", error)
+            quietly(log.error, "a callback raised %r in the client's own task, which continues", error)
         else:
             life.loop.call_soon(reraise, error)
         return True

@@ -7,6 +7,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, Final
 
@@ -28,7 +29,8 @@ def quietly(write: Callable[..., None], *args: object, **options: Any) -> None:
     try:
         write(*args, **options)
     except Exception:
-        traceback.print_exc()
+        with suppress(Exception):  # Standard error may be closed.
+            traceback.print_exc()
 
 
 class Notifier:

@@ -108,6 +108,25 @@ async def test_callback_that_raises_a_cancellation_does_not_end_the_maintenance(
             await until(lambda: hold._state.valid_until > before)
 
 
+@in_loop
+async def test_log_filter_that_raises_about_a_callback_costs_no_connection(make_client, raw, events, monkeypatch):
+    def cancel(hold):
+        raise asyncio.CancelledError
+
+    def broken(record):
+        raise ValueError("the application's")
+
+    monkeypatch.setattr(aio.log, "filters", [broken])
+    async with make_client(lease=1.0) as client:
+        links = list(client.runner.life.links.links)
+        await client.get_lock("x", on_lost=cancel).acquire()
+        for node in raw:
+            node.delete("redsync:x")
+        await until(lambda: events)
+        await turns(5)
+        assert client.runner.life.links.links == links
+
+
 def test_callback_that_exits_ends_the_loop_and_holds_are_released(make_client, raw):
     def leave(hold):
         raise SystemExit(3)

@@ -1,5 +1,6 @@
 """The notifier: logs, then the holder's callbacks, then the listeners, no matter what any of them raises."""
 
+import io
 import logging
 import sys
 import threading
@@ -189,3 +190,11 @@ def test_error_of_a_log_handler_is_shown_and_goes_no_further(capsys):
     quietly(fail, "text")
     assert "disk full" in capsys.readouterr().err
     assert sys.exc_info() == (None, None, None)
+
+
+def test_log_line_that_can_be_written_nowhere_is_dropped(monkeypatch):
+    """Logging without configuration writes to standard error, which an application may have closed."""
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", closed)
+    quietly(closed.write, "text")
