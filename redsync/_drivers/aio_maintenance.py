@@ -168,8 +168,9 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
     # Nodes.
 
     def _start_connect(self, node: Node) -> None:
-        name = f"redsync-connect-{node.address}"
-        self._connecting[node.index] = self._loop.create_task(self._connect(node), name=name)
+        task = self._loop.create_task(self._connect(node), name=f"redsync-connect-{node.address}")
+        if not task.done():  # An eager one may have failed at once.
+            self._connecting[node.index] = task
 
     async def _connect(self, node: Node) -> None:
         error: str | None = None

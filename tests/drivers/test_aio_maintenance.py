@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import sys
 
 import pytest
 import redis.asyncio
@@ -129,6 +130,25 @@ async def test_one_task_at_a_time_connects_a_node(nodes):
         most.append(sum(task.get_name().startswith("redsync-connect-") for task in other_tasks()))
     assert max(most) == 1
     nodes.resume(0)
+    await until(lambda: states(maintenance) == ["up"] * 3)
+    await stop(maintenance, task)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="tasks are not eager")
+@in_loop
+async def test_node_whose_connects_fail_at_once_in_eager_tasks_is_tried_again(nodes, monkeypatch):
+    open_connection, failures = aio_maintenance.open_connection, []
+
+    async def open_late(connection):
+        if len(failures) < 2 * len(nodes.ports):
+            failures.append(connection)
+            raise ConnectionRefusedError
+        return await open_connection(connection)
+
+    asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
+    monkeypatch.setattr(aio_maintenance, "open_connection", open_late)
+    maintenance = make(nodes.urls)
+    task = await started(maintenance, Watch(maintenance))
     await until(lambda: states(maintenance) == ["up"] * 3)
     await stop(maintenance, task)
 
