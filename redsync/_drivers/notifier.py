@@ -14,7 +14,7 @@ from typing import Any, Final
 from redsync._core.observing import Detail, Event, HoldLost, HoldOrphaned, NodeChanged, Observer, round_of
 from redsync._core.quorum import Tally
 
-__all__ = ["EventThread", "Notifier", "quietly"]
+__all__ = ["EventThread", "Notifier", "note_exit", "quietly"]
 
 log = logging.getLogger("redsync")
 watchdog_log = logging.getLogger("redsync.watchdog")
@@ -31,6 +31,12 @@ def quietly(write: Callable[..., None], *args: object, **options: Any) -> None:
     except Exception:
         with suppress(Exception):  # Standard error may be closed.
             traceback.print_exc()
+
+
+def note_exit(error: BaseException) -> None:
+    """Log what a callback raised in a client's own thread, which continues even if the log handler exits, too."""
+    with suppress(BaseException):
+        quietly(log.error, "a callback raised %r in the client's own thread, which continues", error)
 
 
 class Notifier:
@@ -66,17 +72,17 @@ class Notifier:
                 self._call(subscription.hear, event)
             return
         if isinstance(event, HoldLost):
-            quietly(watchdog_log.error, "lost the hold of %r by %s: %s", event.name, event.owner, event.reason)
+            self._log(watchdog_log.error, "lost the hold of %r by %s: %s", event.name, event.owner, event.reason)
             # Each callback is called once, however often its holder re-entered the lock object.
             for callback in (*dict.fromkeys(event.state.on_lost), *event.state.loss_callbacks):
                 self._call(callback, event.state)
         elif isinstance(event, HoldOrphaned):
             text = "ended the hold of %r by %s, which ended without releasing it"
-            quietly(watchdog_log.warning, text, event.name, event.owner)
+            self._log(watchdog_log.warning, text, event.name, event.owner)
         elif event.state == "up":
-            quietly(node_log.info, "node %s is up", event.node)
+            self._log(node_log.info, "node %s is up", event.node)
         else:
-            quietly(node_log.warning, "node %s is %s: %s", event.node, event.state, event.reason)
+            self._log(node_log.warning, "node %s is %s: %s", event.node, event.state, event.reason)
         for listener in self._listeners:
             self._call(listener, event)
 
@@ -85,12 +91,16 @@ class Notifier:
         for subscription in self.subscriptions:
             subscription.rounds.append(round_of(tally))
 
+    def _log(self, write: Callable[..., None], *args: Any) -> None:
+        """Write a log line: the application's handler may exit, like a callback."""
+        self._call(quietly, write, *args)
+
     def _call(self, function: Callable[..., object], *args: Any) -> None:
         try:
             function(*args)
         except Exception:
             # The application's own callback failed; the hold, the watchdog and the other listeners continue.
-            quietly(log.exception, "%r raised", function)
+            self._log(log.exception, "%r raised", function)
         except BaseException as error:
             if self._contain is None or not self._contain(error):
                 raise
@@ -139,4 +149,4 @@ class EventThread:
                 self._announce(event)
             except BaseException as error:
                 # A callback that calls `sys.exit()` must not keep the others from being called.
-                quietly(log.error, "a callback raised %r in the client's own thread, which continues", error)
+                note_exit(error)

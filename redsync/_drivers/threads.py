@@ -37,7 +37,7 @@ from redsync._drivers.environment import at_exit, forked
 from redsync._drivers.link_sets import LinkSet
 from redsync._drivers.maintenance import Maintenance
 from redsync._drivers.nodes import Node
-from redsync._drivers.notifier import EventThread, quietly
+from redsync._drivers.notifier import EventThread, note_exit, quietly
 from redsync._drivers.pending_releases import keep_behind
 from redsync._drivers.pool import Pool
 from redsync._drivers.requests import Request, Waitable
@@ -381,7 +381,7 @@ class ThreadRunner(AnyRunner[Life]):
         """Log that a callback exits, if it runs in the client's own thread: the others are called, too."""
         if not self.life.events.is_current():
             return False
-        quietly(log.error, "a callback raised %r in the client's own thread, which continues", error)
+        note_exit(error)
         return True
 
     def give_back(self, steps: Steps[None]) -> None:

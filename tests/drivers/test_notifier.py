@@ -101,6 +101,42 @@ def test_details_go_to_observers_only(said):
     assert said() == [("redsync.node", "INFO", "node a:1 is up")]
 
 
+class Exits(logging.Handler):
+    """An application's log handler that exits."""
+
+    def emit(self, record):
+        raise SystemExit(3)
+
+
+@pytest.fixture
+def exits():
+    handler = Exits()
+    logging.getLogger("redsync").addHandler(handler)
+    yield
+    logging.getLogger("redsync").removeHandler(handler)
+
+
+@pytest.mark.usefixtures("exits")
+def test_log_handler_that_exits_in_the_clients_own_thread_stops_no_callback(state):
+    told = []
+
+    def fail(it):
+        raise KeyError("mine")
+
+    def contain(error):
+        return isinstance(error, SystemExit)
+
+    state.on_lost += [fail, told.append]
+    Notifier([fail, told.append], contain).announce(HoldLost("x", "client:1", "why", state))
+    assert len(told) == 2
+
+
+@pytest.mark.usefixtures("exits")
+def test_log_handler_that_exits_in_the_callers_thread_ends_the_call(state):
+    with pytest.raises(SystemExit):
+        Notifier([]).announce(HoldLost("x", "client:1", "why", state))
+
+
 # In its own thread.
 
 
@@ -155,6 +191,21 @@ def test_callback_that_raises_ends_no_other(make_events, said, error):
     assert [(log, text.startswith(f"a callback raised {error!r}")) for log, _, text in said()] == [
         ("redsync", True)
     ] * 2
+
+
+@pytest.mark.usefixtures("exits")
+def test_log_handler_that_exits_does_not_end_the_thread(make_events):
+    told = []
+
+    def announce(event):
+        told.append(event)
+        raise SystemExit(4)
+
+    events = make_events(announce)
+    events.post(up(1))
+    events.post(up(2))
+    events.close()
+    assert told == [up(1), up(2)]
 
 
 def test_close_does_not_wait_forever_for_a_callback(make_events, monkeypatch):
