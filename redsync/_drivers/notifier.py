@@ -8,6 +8,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, Final
 
@@ -107,14 +108,14 @@ class Notifier:
 
 
 class EventThread:
-    """Runs its own thread, which reports what the maintenance notices; only the maintenance calls `start` and `post`.
+    """Runs its own thread, which reports what the maintenance notices; only that calls `start`, `post` and `log`.
 
     So nothing that the application's listeners, callbacks, log handlers and filters do keeps holds from being renewed.
     """
 
     def __init__(self, announce: Callable[[Event | Detail], None]) -> None:
         self._announce: Final = announce
-        self._events: Final[SimpleQueue[Event | Detail | None]] = SimpleQueue()
+        self._reports: Final[SimpleQueue[Callable[[], None] | None]] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -129,7 +130,14 @@ class EventThread:
 
     def post(self, event: Event | Detail) -> None:
         """Report an event soon."""
-        self._events.put(event)
+        self._report(partial(self._announce, event))
+
+    def log(self, write: Callable[..., None], *args: object) -> None:
+        """Write a log line soon."""
+        self._report(partial(quietly, write, *args))
+
+    def _report(self, report: Callable[[], None]) -> None:
+        self._reports.put(report)
         self.start()
 
     def is_current(self) -> bool:
@@ -138,15 +146,15 @@ class EventThread:
 
     def close(self) -> None:
         """Let the thread end after the events so far, and wait for it briefly."""
-        self._events.put(None)
+        self._reports.put(None)
         if self._thread is not None and not self.is_current():
             self._thread.join(_LAST_EVENTS)
 
     def _main(self) -> None:
         self._thread = threading.current_thread()  # The first callback may come before `start` has returned.
-        while (event := self._events.get()) is not None:
+        while (report := self._reports.get()) is not None:
             try:
-                self._announce(event)
+                report()
             except BaseException as error:
                 # A callback that calls `sys.exit()` must not keep the others from being called.
                 note_exit(error)

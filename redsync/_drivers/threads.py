@@ -37,7 +37,7 @@ from redsync._drivers.environment import at_exit, forked
 from redsync._drivers.link_sets import LinkSet
 from redsync._drivers.maintenance import Maintenance
 from redsync._drivers.nodes import Node
-from redsync._drivers.notifier import EventThread, note_exit, quietly
+from redsync._drivers.notifier import EventThread, note_exit
 from redsync._drivers.pending_releases import keep_behind
 from redsync._drivers.pool import Pool
 from redsync._drivers.requests import Request, Waitable
@@ -595,7 +595,7 @@ class ThreadRunner(AnyRunner[Life]):
         try:
             self._drive_own(steps, life, maintenance, may_wait=False)
         except RedsyncError as error:
-            quietly(log.warning, "a release by a signal handler or finalizer failed: %s", error)
+            life.events.log(log.warning, "a release by a signal handler or finalizer failed: %s", error)
 
     # The end.
 
