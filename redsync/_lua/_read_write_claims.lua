@@ -40,13 +40,14 @@ local function find_blocker(key, owner, wanted)
   end
   if wanted == 'r:' then return nil, nil, score < 0 and is_live(score) end
   -- The last claim may be the owner's own, and so may some before it: earlier holds, already released on other nodes.
+  -- All readers before one that has expired have expired, too.
   local at = -1
   repeat
     local last = redis.call('zrange', key, at, at, 'withscores')
     score = tonumber(last[2] or 0)
     if score > 0 and is_live(score) and owner_of(last[1]) ~= owner then return 'readers', math.floor(score) end
     at = at - 1
-  until score <= 0
+  until score <= 0 or not is_live(score)
 end
 
 -- Returns the writer that has waited longest, when it came, and until when it keeps its place, ms; nil if no writer

@@ -194,6 +194,13 @@ def test_each_ask_removes_a_bounded_number_of_expired_claims(rw):
         assert len(rw.holders()) == left
 
 
+def test_writer_does_not_look_at_each_expired_reader(rw):
+    rw.redis.zadd(KEYS.lock, {b"r:" + owner: rw.now() - 5_000 for owner in OWNERS})
+    rw.redis.config_resetstat()
+    assert rw.ask("write", ME) == NEW
+    assert rw.redis.info("commandstats")["cmdstat_zrange"]["calls"] < 10
+
+
 @pytest.mark.parametrize("what", ["a string", "permits of a semaphore"])
 @modes
 def test_foreign_value_is_left_unchanged(rw, mode, what):
