@@ -41,8 +41,8 @@ __all__ = ["Arg", "ClaimKind", "Command", "Script"]
 Arg: TypeAlias = bytes | int | Callable[[], bytes]
 """An argument of a script; a function makes it when the command is sent."""
 
-_PASSING = ("_release", "_abandon", "_leave", "_confirm", "_inspect", "client_announce")
-"""Suffixes of the names of scripts that claim nothing."""
+_PASSING = ("_release", "_abandon", "_leave", "_confirm", "name_inspect", "names_scan", "client_announce")
+"""Suffixes of the names of scripts that write nothing on which others rely; a look at a semaphore writes its limit."""
 
 _FOLDER = files("redsync").joinpath("_lua")
 _INCLUDE = re.compile(r"^-- include: (\w+)$", re.MULTILINE)

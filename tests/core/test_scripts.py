@@ -35,6 +35,13 @@ def test_each_snippet_is_included_somewhere():
     assert [snippet for snippet in SNIPPETS if f"-- include: {snippet[1:]}\n" not in text] == []
 
 
+def test_votes_for_releases_and_pure_looks_alone_do_not_wait_for_replicas():
+    """A look at a semaphore writes the limit of a resize, which must outlive a failover."""
+    passing = {script.name for script in Script.shipped() if not script.must_last}
+    claims = {f"{noun}_{verb}" for noun in ("lock", "read_write_lock", "semaphore") for verb in ("release", "abandon")}
+    assert passing - claims == {"semaphore_confirm", "latch_leave", "name_inspect", "names_scan", "client_announce"}
+
+
 @pytest.mark.parametrize("name", ["", "no_such_script", "../exceptions"])
 def test_script_that_does_not_exist_is_not_loaded(name):
     with pytest.raises(OSError, match=re.escape(f"{name}.lua")):
