@@ -14,7 +14,9 @@ import termios
 import time
 import uuid
 from pathlib import Path
+from typing import NamedTuple
 
+from redsync.cli import main
 from tests.support.nursery import Born
 
 PATIENCE = 30
@@ -51,16 +53,26 @@ class Terminal:
             os.close(self.slave)
 
 
-class Ended:
+class Ended(NamedTuple):
     """The result of a command that has ended."""
 
-    def __init__(self, status, out, err):
-        self.status, self.out, self.err = status, out, err
+    status: int
+    out: str
+    err: str
 
     @property
     def json(self):
         assert len(self.out.splitlines()) == 1, self.out + self.err
         return json.loads(self.out)
+
+
+def run_here(arguments, capsys):
+    """Run a command to its end in this process."""
+    try:
+        status = main(arguments)
+    except SystemExit as end:
+        status = end.code
+    return Ended(status, *capsys.readouterr())
 
 
 class Command(Born):

@@ -78,10 +78,5 @@ def lock_command(start):
 
 @pytest.fixture
 def run_lock(redsync):
-    """Run `redsync lock` to its end; return its status, output and errors."""
-
-    def run(*arguments, **more):
-        done = redsync("lock", *arguments, **more)
-        return done.status, done.out, done.err
-
-    return run
+    """Run `redsync lock` to its end."""
+    return lambda *arguments, **more: redsync("lock", *arguments, **more)

@@ -96,7 +96,7 @@ def elsewhere(server_path):
 
 
 @pytest.fixture
-def start_way(start, writer, elsewhere):
+def start_way(start, writer, elsewhere, eventually):
     """Start `redsync lock` with a writer in that way; return it, the holder and the shim once the writer writes."""
 
     def start_way(way):
@@ -116,17 +116,10 @@ def start_way(start, writer, elsewhere):
         elif way == "process 1":
             more = {"before": ["unshare", "--pid", "--fork", "--mount-proc"]}
         process = start("lock", *OPTIONS, *words, **more)
-        wait_until(lambda: writer.last)
+        eventually(lambda: writer.last)
         return process, *find(process)
 
     return start_way
-
-
-def wait_until(what):
-    deadline = time.monotonic() + PATIENCE
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def find(process):
@@ -169,7 +162,7 @@ def can_unshare():
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_command_does_not_write_once_another_owner_has_the_lock(start_way, nodes, client, writer, case):
+def test_command_does_not_write_once_another_owner_has_the_lock(start_way, nodes, client, writer, eventually, *, case):
     way, event, repeat = case
     if way == "process 1" and not can_unshare():
         pytest.skip("needs a process namespace")
@@ -178,7 +171,7 @@ def test_command_does_not_write_once_another_owner_has_the_lock(start_way, nodes
     time.sleep(moment)
     cause(event, process, holder, shim, nodes)
     if event == "loss":
-        wait_until(lambda: time.monotonic() - writer.last > LEASE)
+        eventually(lambda: time.monotonic() - writer.last > LEASE)
         for i in range(3):
             nodes.resume(i)
     lock = client.get_fenced_lock("x")
@@ -189,7 +182,7 @@ def test_command_does_not_write_once_another_owner_has_the_lock(start_way, nodes
         assert lock.acquire(timeout=PATIENCE)
     acquired = time.monotonic()
     wake(process, holder)
-    wait_until(lambda: not process.tree() - {process.pid})
+    eventually(lambda: not process.tree() - {process.pid})
     lock.release()
     assert 0 < writer.last < acquired, f"it wrote {writer.last - acquired} s later, after {moment} s"
 

@@ -11,22 +11,15 @@ import redsync
 from redsync.cli import main
 from redsync.cli.arguments import COMMANDS
 from redsync.cli.exits import status_without_quorum
+from tests.cli.command_process import run_here
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
 def run(capsys):
-    """Run a command in this process; return its status, output and errors."""
-
-    def run(*arguments):
-        try:
-            status = main(arguments)
-        except SystemExit as end:
-            status = end.code
-        return status, *capsys.readouterr()
-
-    return run
+    """Run a command in this process."""
+    return lambda *arguments: run_here(arguments, capsys)
 
 
 def test_version_is_the_version_of_the_package(run):

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import pytest
 
 from redsync import HoldLost, LeaseLostError, QuorumError
+from redsync._drivers.environment import clock
 from redsync.testing import LocalNodes, ServerStartError
 from redsync.testing.servers import ask, find_server, pinned_server, runnable
 from tests.support.owing import owing
@@ -27,10 +28,6 @@ from tests.support.owing import owing
 HOUR, DAY = 3600.0, 86400.0
 MINORITY, MAJORITY, ALL = (0, 1), (0, 1, 2), (0, 1, 2, 3, 4)
 SLACK = 20.0  # seconds that a busy machine may add to an expected time
-
-
-def clock():
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 # Fake clocks.

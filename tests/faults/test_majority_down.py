@@ -3,15 +3,10 @@
 `tests/kinds` and `test_bounded_waiting` have the errors that callers get meanwhile.
 """
 
-import time
-
 import pytest
 
 from redsync import LeaseLostError
-
-
-def clock():
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+from redsync._drivers.environment import clock
 
 
 @pytest.mark.usefixtures("all_nodes_met")

@@ -19,8 +19,11 @@ OURS = 2
 ALL = 0b11111
 LEASE = 30.0
 
-KEPT = LEASE + 0.25
-"""Seconds for which a node may keep a claim: an ask takes up to a round timeout to reach it."""
+
+@pytest.fixture
+def state(toy):
+    """A hold, which all nodes keep."""
+    return toy.take()
 
 
 # Release.
@@ -30,24 +33,14 @@ def run_release(toy, state, *script, **options):
     return toy.play(release(toy.session, state, toy.now, **options), *script)
 
 
-def test_release_ends_the_last_hold(toy):
-    state = toy.take()
-    run_release(toy, state, ("ask lock_release", toy.all_say(HAD)))
-    assert toy.commands[-1].keys == toy.keys.all
-    assert toy.commands[-1].args == (toy.owner.claim(1), 0, b"redisson_lock__channel:{redsync:x}")
-    assert toy.asked[-1].owner == toy.owner
-    assert len(toy.session.holds) == 0
-    assert not state.live
-    assert state.count == 0
-    assert state.lost is None
-
-
 @pytest.mark.parametrize(("given_back", "left"), [(1, 2), (2, 1), (3, 0)])
 def test_release_of_several_acquisitions_tells_nodes_once_and_waits_for_them_if_none_is_left(toy, given_back, left):
     state = toy.take(holds=3)
     run_release(toy, state, "tell lock_release" if left else ("ask lock_release", toy.all_say(HAD)), holds=given_back)
-    assert toy.commands[-1].args[:2] == (toy.owner.claim(1), left)
-    assert (state.count, state.live) == (left, left > 0)
+    assert toy.commands[-1].keys == toy.keys.all
+    assert toy.commands[-1].args == (toy.owner.claim(1), left, b"redisson_lock__channel:{redsync:x}")
+    assert toy.effects[-1].owner == toy.owner
+    assert (state.count, state.live, state.lost) == (left, left > 0, None)
     assert list(toy.session.holds) == ([state] if left else [])
 
 
@@ -67,9 +60,8 @@ def test_release_of_more_than_is_held_changes_nothing(toy, held, given_back):
     assert list(toy.session.holds) == [state]
 
 
-def test_release_is_refused_if_another_thread_was_first(toy):
+def test_release_is_refused_if_another_thread_was_first(toy, state):
     """Both had looked the hold up before either began."""
-    state = toy.take()
     late = release(toy.session, state, toy.now)
     toy.give_back(state)
     with pytest.raises(NotOwnedError):
@@ -77,9 +69,8 @@ def test_release_is_refused_if_another_thread_was_first(toy):
     assert (state.count, state.lost) == (0, None), "it is not a loss"
 
 
-def test_release_that_finds_the_claim_dropped_by_a_renewal_that_was_under_way_is_no_loss(toy):
+def test_release_that_finds_the_claim_dropped_by_a_renewal_that_was_under_way_is_no_loss(toy, state):
     """Both go out over different connections, and the renewal ends first: it drops what it may have made again."""
-    state = toy.take()
     renewing = renew(toy.session, [state])
     renewed = toy.perform(toy.start(renewing), toy.codes(*[OURS] * 5))
 
@@ -92,8 +83,7 @@ def test_release_that_finds_the_claim_dropped_by_a_renewal_that_was_under_way_is
     assert (state.count, state.lost, toy.events) == (0, None, [])
 
 
-def test_release_that_nodes_may_have_executed_in_an_interrupted_round_is_no_loss(toy):
-    state = toy.take()
+def test_release_that_nodes_may_have_executed_in_an_interrupted_round_is_no_loss(toy, state):
     releasing = release(toy.session, state, toy.now)
     tally = toy.perform(toy.start(releasing), toy.all_say(HAD_NOT))
     tally.repeated = True
@@ -125,8 +115,7 @@ def test_release_of_one_of_several_holds_raises_the_loss_for_each(toy):
         (("down", "down", "down", "down", "down"), False),
     ],
 )
-def test_release_is_a_loss_if_no_quorum_had_us_and_takes_silence_for_no_refusal(toy, answers, lost):
-    state = toy.take()
+def test_release_is_a_loss_if_no_quorum_had_us_and_takes_silence_for_no_refusal(toy, state, answers, lost):
     with pytest.raises(LeaseLostError, match="3 of 5 nodes") if lost else contextlib.nullcontext():
         run_release(toy, state, ("ask lock_release", toy.answers(*answers)))
     assert (state.lost is not None) == lost
@@ -134,8 +123,7 @@ def test_release_is_a_loss_if_no_quorum_had_us_and_takes_silence_for_no_refusal(
     assert len(toy.session.holds) == 0
 
 
-def test_release_with_too_few_nodes_beyond_the_validity_is_a_loss(toy):
-    state = toy.take()
+def test_release_with_too_few_nodes_beyond_the_validity_is_a_loss(toy, state):
     toy.now = state.valid_until - 0.1
     with pytest.raises(LeaseLostError):
         run_release(toy, state, ("ask lock_release", toy.all_say("down", takes=0.1)))
@@ -152,8 +140,7 @@ def sleep(toy, state, timeout=None, released=lambda: False):
     return wait_end(state, released, toy.now, timeout)
 
 
-def test_interrupted_release_reaches_the_nodes_all_the_same_and_wakes_sleepers(toy):
-    state = toy.take()
+def test_interrupted_release_reaches_the_nodes_all_the_same_and_wakes_sleepers(toy, state):
     toy.start(sleep(toy, state))
     script = [("ask lock_release", toy.all_say(HAD))]
     cleanup = toy.interrupt(release(toy.session, state, toy.now), script, 0)
@@ -300,8 +287,7 @@ def test_reason_for_the_end_does_not_depend_on_who_notices_it(toy, notice, optio
     assert reason in state.lost
 
 
-def test_check_of_an_expired_hold_reports_the_loss_once(toy):
-    state = toy.take()
+def test_check_of_an_expired_hold_reports_the_loss_once(toy, state):
     with pytest.raises(LeaseLostError) as caught:
         toy.play(check(state, state.valid_until), *LOSS)
     assert caught.value.name == "x"
@@ -313,8 +299,7 @@ def test_check_of_an_expired_hold_reports_the_loss_once(toy):
 # Losing.
 
 
-def test_lose_ends_a_hold_once_on_all_nodes_and_reports_it(toy):
-    state = toy.take()
+def test_lose_ends_a_hold_once_on_all_nodes_and_reports_it(toy, state):
     toy.play(lose(state, "a reason"), *LOSS)
     assert state.lost == "a reason"
     assert not state.valid(0.0)
@@ -351,8 +336,7 @@ def test_wait_end_sleeps_until_the_validity_is_over_and_reports_the_loss(toy):
     assert state.end_waiters == 0
 
 
-def test_wait_end_goes_on_while_the_hold_is_renewed(toy):
-    state = toy.take()
+def test_wait_end_goes_on_while_the_hold_is_renewed(toy, state):
     slept = toy.slept(meanwhile=lambda: setattr(state, "valid_until", 2000.0))
     toy.play(sleep(toy, state, 60.0), ("wait for end", slept), ("wait for end", toy.slept()))
     assert toy.now == pytest.approx(1060.001)
@@ -398,9 +382,8 @@ def test_wait_end_of_an_ended_hold_does_not_sleep(toy):
     assert toy.waits == []
 
 
-def test_wait_end_looks_again_once_the_driver_listens(toy):
+def test_wait_end_looks_again_once_the_driver_listens(toy, state):
     """A signal before that instant is not heard."""
-    state = toy.take()
     effect = toy.start(sleep(toy, state))
     assert effect.unless() is False
     state.lost = "a reason"
@@ -409,8 +392,7 @@ def test_wait_end_looks_again_once_the_driver_listens(toy):
     assert effect.unless() is True
 
 
-def test_wait_end_interrupted_leaves_no_watcher(toy):
-    state = toy.take()
+def test_wait_end_interrupted_leaves_no_watcher(toy, state):
     toy.interrupt(sleep(toy, state), [("wait for end", toy.slept())], 0)
     assert state.end_waiters == 0
     toy.give_back(state)

@@ -9,7 +9,7 @@ from redsync._protocols.fenced_lock import FENCED_LOCK, Fence, FencedClaim
 from redsync._protocols.latch import count_down, set_count, wait_open
 from redsync.exceptions import AcquireTimeout, QuorumError
 from tests.simulation.stores import execute
-from tests.support.latch_clients import KEYS, LatchCaller, finish, told
+from tests.support.latch_clients import KEYS, LatchCaller, advance, finish, told
 
 A, B, C = range(3)
 
@@ -33,8 +33,7 @@ def test_waiter_that_finds_a_setting_on_a_minority_of_nodes_is_not_released_by_a
     assert bob.set(2, *[{B, C}] * 4) is False
     assert bob.count() == 9
     bob.down(n=8)
-    for _ in range(4):
-        next(steps)
+    advance(steps, 4)
     bob.down()
     assert finish(steps) is True
 
@@ -56,8 +55,7 @@ def test_two_simultaneous_setters_set_it_once(world, ada, bob):
 def test_late_count_down_of_an_earlier_generation_changes_nothing(world, ada, bob):
     ada.set(1)
     steps = world.play(count_down(bob.session, bob.latch, bob.owner, world.now, n=1, timeout=5.0))
-    next(steps)
-    next(steps)  # It has looked, and is about to tell.
+    advance(steps, 2)  # It has looked, and is about to tell.
     ada.down()
     assert ada.set(3) is True
     finish(steps)
@@ -98,12 +96,10 @@ def test_waiter_restores_a_latch_that_all_nodes_forgot(world, ada, bob):
     ada.set(2)
     ada.down()
     steps = world.play(wait_open(bob.session, bob.latch, bob.owner, None, world.now))
-    for _ in range(3):
-        next(steps)
+    advance(steps, 3)
     for store in world.stores:
         store.flush()
-    for _ in range(4):
-        next(steps)
+    advance(steps, 4)
     assert [state.count for state in told(world, A, B, C)] == [1, 1, 1]
     ada.down()
     assert finish(steps) is True
@@ -113,15 +109,13 @@ def test_waiter_is_not_released_by_nodes_that_were_down_for_longer_than_they_kee
     ada, bob = LatchCaller(world, keep=5.0), LatchCaller(world, keep=5.0)
     ada.set(1)
     steps = world.play(wait_open(bob.session, bob.latch, bob.owner, None, world.now))
-    for _ in range(3):
-        next(steps)
+    advance(steps, 3)
     world.fate, until = lambda *_: "lost", world.now + 10.0
     while world.now < until:
         next(steps)
     assert told(world, A, B, C) == [LatchState()] * 3
     world.fate = lambda *_: "ok"
-    for _ in range(3):
-        next(steps)
+    advance(steps, 3)
     assert [state.count for state in told(world, A, B, C)] == [1, 1, 1]
     ada.down()
     assert finish(steps) is True
@@ -139,8 +133,7 @@ def test_count_down_goes_on_for_longer_than_nodes_keep_the_latch(world, bob):
 def test_end_of_a_latch_releases_its_waiters_and_allows_setting_even_meanwhile(world, ada, bob, end, meanwhile):
     ada.set(5)
     steps = world.play(wait_open(bob.session, bob.latch, bob.owner, None, world.now))
-    for _ in range(2 if meanwhile else 3):
-        next(steps)
+    advance(steps, 2 if meanwhile else 3)
     end(ada)
     if not meanwhile:
         assert finish(steps) is True
@@ -181,8 +174,7 @@ def test_last_count_down_wakes_the_waiter_on_each_node_although_most_did_not_kno
     waiting = world.play(wait_open(waiter.session, waiter.latch, waiter.owner, None, world.now))
     counting = world.play(count_down(bob.session, bob.latch, bob.owner, world.now, n=1, timeout=5.0))
     for steps in waiting, counting:
-        next(steps)
-        next(steps)
+        advance(steps, 2)
     ada.down({A, B, C}, {A, B})
     world.fate = lambda _, node: "lost" if node == A else "ok"
     next(counting)
@@ -259,8 +251,7 @@ def test_setting_fails_until_the_guard_is_over_and_waits_for_the_rest_of_five_se
 def test_setter_that_died_half_way_holds_up_others_for_five_seconds(world, ada, bob, rounds):
     """After it had the lock under which latches are set, and before it told the nodes anything."""
     dying = world.play(set_count(ada.session, ada.latch, ada.owner, 2, world.now))
-    for _ in range(rounds + 1):
-        next(dying)
+    advance(dying, rounds + 1)
     died = world.now
     assert bob.set(3) is True
     assert 4.9 < world.now - died < 5.5
@@ -293,11 +284,9 @@ def test_cancelled_call_that_another_thread_had_confirmed_is_repeated_by_the_nex
 def test_setter_that_stalled_for_too_long_does_not_claim_success(world, ada, bob):
     """Bob has the lock and has found the latch open. He sets it whatever Ada does, so hers would be replaced."""
     adas, bobs = (world.play(set_count(each.session, each.latch, each.owner, 2, world.now)) for each in (ada, bob))
-    for _ in range(4):
-        next(adas)  # It has looked again, and is about to set it.
+    advance(adas, 4)  # It has looked again, and is about to set it.
     world.now += 6.0
-    for _ in range(4):
-        next(bobs)
+    advance(bobs, 4)
     with pytest.raises(QuorumError, match="too late"):
         finish(adas)
     assert finish(bobs) is True

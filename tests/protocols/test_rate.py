@@ -54,8 +54,14 @@ def look(*left_ms, rate=3, per_us=1_000_000, awaited=0, first=0):
 
 
 @pytest.fixture
-def limiter(make_toy):
-    return Limiter(make_toy(3, random=0.0))
+def toy(make_toy):
+    """On three nodes, starting from slot 0."""
+    return make_toy(3, random=0.0)
+
+
+@pytest.fixture
+def limiter(toy):
+    return Limiter(toy)
 
 
 def success(limiter, *answers, **how):
@@ -91,8 +97,7 @@ def told_to_keep(limiter):
     ]
 
 
-def test_success_leaves_no_hold_and_is_kept_for_more_than_the_window(limiter):
-    toy = limiter.toy
+def test_success_leaves_no_hold_and_is_kept_for_more_than_the_window(toy, limiter):
     assert limiter.play(*success(limiter, got(0), got(0), None))
     ask, confirm = toy.commands
     assert ask.args[2] > 1_000 + 500, "however long its round takes"
@@ -102,17 +107,15 @@ def test_success_leaves_no_hold_and_is_kept_for_more_than_the_window(limiter):
     assert len(toy.session.holds) == 0
 
 
-def test_late_round_is_repeated(limiter):
-    toy = limiter.toy
+def test_late_round_is_repeated(toy, limiter):
     assert limiter.play((ASK, toy.all_say(got(0), takes=0.7)), *success(limiter, got(0)))
     first, second, _ = toy.commands
     assert first.args[0] == second.args[0]
     assert second.args[9] == b"0", "the same slots"
 
 
-def test_late_round_with_a_place_is_repeated_with_another_claim_if_a_node_may_execute_it_later(limiter):
+def test_late_round_with_a_place_is_repeated_with_another_claim_if_a_node_may_execute_it_later(toy, limiter):
     """Over an abandoned connection: if others wait there, the node would drop the slots that it has granted since."""
-    toy = limiter.toy
     late = ASK, toy.answers(got(0), got(0), "down", takes=0.7)
     script = *refused(limiter, 0.1), late, UNDO, UNDO, *served(limiter, got(0))
     assert limiter.play(*script, timeout=5.0)
@@ -120,33 +123,28 @@ def test_late_round_with_a_place_is_repeated_with_another_claim_if_a_node_may_ex
     assert first.args[0] != second.args[0]
 
 
-def test_rounds_that_are_always_late_are_rolled_back_and_raise(limiter):
-    toy = limiter.toy
+def test_rounds_that_are_always_late_are_rolled_back_and_raise(toy, limiter):
     late = ASK, toy.all_say(got(0), takes=0.7)
     with pytest.raises(QuorumError, match="answered too late"):
         limiter.play(late, late, UNDO, late, UNDO, late, UNDO)
 
 
-def test_grants_of_a_minority_are_rolled_back(limiter):
-    toy = limiter.toy
+def test_grants_of_a_minority_are_rolled_back(toy, limiter):
     assert limiter.play((ASK, toy.answers(got(0), FULL, FULL)), UNDO) is None
 
 
-def test_several_slots_are_won_one_by_one(limiter):
+def test_several_slots_are_won_one_by_one(toy, limiter):
     """Nothing renews them, and a node that keeps others for the success continues."""
-    toy = limiter.toy
     assert limiter.play(*success(limiter, got(0, 1), got(1, 2), got(2, 0)), n=2)
     assert toy.commands[-1].args[1] == b"0,1"
 
 
-def test_waiter_sleeps_until_its_turn_may_have_come(limiter):
-    toy = limiter.toy
+def test_waiter_sleeps_until_its_turn_may_have_come(toy, limiter):
     assert limiter.play(*refused(limiter, None), (ASK, toy.all_say(FULL)), LEAVE, timeout=0.702) is None
     assert toy.waits[0].until == pytest.approx(1000.701), "an ask as quick as the last one is in time"
 
 
-def test_success_of_a_waiter_tells_nodes_its_slots_until_they_know(limiter):
-    toy = limiter.toy
+def test_success_of_a_waiter_tells_nodes_its_slots_until_they_know(toy, limiter):
     last = served(limiter, got(0, 1), got(0, 1), got(1, 2))
     assert limiter.play(*refused(limiter), *last, n=2, timeout=5.0)
     left, confirmed = toy.told
@@ -163,15 +161,13 @@ def test_node_that_granted_another_slot_or_none_learns_the_right_one(limiter):
 
 
 @pytest.mark.parametrize(("at", "cleaned_up"), [(0, [UNDO]), (1, [LEAVE]), (2, [LEAVE]), (3, [LEAVE])])
-def test_interruption_before_the_success_rolls_everything_back(limiter, at, cleaned_up):
-    toy = limiter.toy
+def test_interruption_before_the_success_rolls_everything_back(toy, limiter, at, cleaned_up):
     script = *refused(limiter), (ASK, toy.answers(got(0), FULL, FULL))
     assert toy.interrupt(limiter.steps(timeout=5.0), script, at) == cleaned_up
 
 
 @pytest.mark.parametrize("at", [1, 2])
-def test_interruption_while_nodes_are_told_of_a_round_that_does_not_count_yet_rolls_it_back(limiter, at):
-    toy = limiter.toy
+def test_interruption_while_nodes_are_told_of_a_round_that_does_not_count_yet_rolls_it_back(toy, limiter, at):
     assert toy.interrupt(limiter.steps(), success(limiter, got(1), got(0), got(0)), at) == [UNDO]
 
 
@@ -194,8 +190,7 @@ def test_one_pause_of_the_process_keeps_no_slot_longer_than_retry_after_says(lim
     assert told_to_keep(limiter)[2] == before, "the next success does not pay for it"
 
 
-def test_process_that_is_slow_in_one_acquire_has_more_and_more_time(limiter):
-    toy = limiter.toy
+def test_process_that_is_slow_in_one_acquire_has_more_and_more_time(toy, limiter):
     last = *success(limiter, got(0))[:2], (CLOCK, toy.slept(meanwhile=lambda: toy.pass_time(0.03)))
     assert limiter.play(*late(limiter, 0.2), *late(limiter, 0.1), *late(limiter, 0.01), *last)
     kept = told_to_keep(limiter)
@@ -210,8 +205,7 @@ def test_process_that_is_always_slow_has_some_more_rounds_and_then_raises(limite
         limiter.play(*(step for steps in slow for step in steps))
 
 
-def test_round_counts_if_nodes_are_told_in_time_however_long_it_took(limiter):
-    toy = limiter.toy
+def test_round_counts_if_nodes_are_told_in_time_however_long_it_took(toy, limiter):
     told = (CLOCK, toy.slept(meanwhile=lambda: toy.pass_time(0.00049)))
     assert limiter.play((ASK, toy.answers(got(1), got(0), got(0), takes=0.4)), CONFIRM, told)
     ask, confirm = toy.commands
@@ -226,8 +220,7 @@ def test_waiter_that_was_told_of_too_slowly_keeps_its_place(limiter):
     assert back[2:6] == (1, 0, 3000, 1), "the rollback restores it"
 
 
-def test_rollback_after_slow_telling_is_pending_for_nodes_that_only_the_message_may_have_reached(limiter):
-    toy = limiter.toy
+def test_rollback_after_slow_telling_is_pending_for_nodes_that_only_the_message_may_have_reached(toy, limiter):
     asked = 0b011
 
     def say(answer, **how):
@@ -305,8 +298,7 @@ def test_retry_after_knows_that_a_slot_is_due_to_a_success_that_has_it_on_other_
     assert limiter.retry_after(other, rest, rest) == pytest.approx(0.17 * 1.01)
 
 
-def test_limit_of_another_kind_is_an_error_however_new_it_is(limiter):
-    toy = limiter.toy
+def test_limit_of_another_kind_is_an_error_however_new_it_is(toy, limiter):
     other = [-1, b"limit", 0, 0, b"4294967296 3"]
     with pytest.raises(ConfigurationError, match="has a semaphore on its nodes, not 3 per 1 s"):
         limiter.play((ASK, toy.all_say(other)))
@@ -331,9 +323,8 @@ def test_retry_after_counts_slots_beyond_a_rate_that_was_lowered(limiter, looks,
     assert limiter.retry_after(*looks, n=n) == pytest.approx(seconds)
 
 
-def test_round_under_a_rate_that_has_changed_is_not_repeated_for_its_slots(limiter):
+def test_round_under_a_rate_that_has_changed_is_not_repeated_for_its_slots(toy, limiter):
     """Nodes would grant them again, though they may be beyond the new rate."""
-    toy = limiter.toy
     answers = toy.all_say(got(2), takes=0.7, meanwhile=lambda: limiter.pool.limit.learn(V1, 2))
     assert limiter.play((ASK, answers), UNDO, *success(limiter, got(0)))
     first, _, second, _ = toy.commands
@@ -363,13 +354,17 @@ class Several(Limiter):
 
 
 @pytest.fixture
-def several(make_toy):
-    return Several(make_toy(3, random=0.0))
+def several(toy):
+    return Several(toy)
 
 
-def test_success_under_several_rates_has_slots_of_each_and_one_look_at_the_clock(several):
-    toy = several.toy
-    granted = ASK, toy.all_say(got(0))
+@pytest.fixture
+def granted(toy):
+    """A round that all nodes grant."""
+    return ASK, toy.all_say(got(0))
+
+
+def test_success_under_several_rates_has_slots_of_each_and_one_look_at_the_clock(toy, granted, several):
     assert several.play(granted, granted, CONFIRM, CONFIRM, (CLOCK, toy.slept()))
     scripts = [several.asked(i)[:2] for i in range(4)]
     assert scripts == [("acquire", 2), ("acquire", 1), ("confirm", 2), ("confirm", 1)]
@@ -377,8 +372,7 @@ def test_success_under_several_rates_has_slots_of_each_and_one_look_at_the_clock
     assert (minute, second) == pytest.approx((1.01 * 60.0029, 1.01 * 1.0029), abs=1e-4)
 
 
-def test_refusal_by_one_of_several_rates_takes_nothing_of_the_others(several):
-    toy = several.toy
+def test_refusal_by_one_of_several_rates_takes_nothing_of_the_others(toy, several):
     full = ASK, toy.all_say(FULL)
     assert several.play(full, UNDO) is None, "the shorter window is not even asked"
     assert several.play((ASK, toy.all_say(got(0))), full, UNDO, LEAVE) is None
@@ -387,9 +381,7 @@ def test_refusal_by_one_of_several_rates_takes_nothing_of_the_others(several):
     assert toy.told[-1].deliver_to == 0b111
 
 
-def test_slots_reserved_long_ago_are_asked_for_again_before_they_count(several):
-    toy = several.toy
-    granted = ASK, toy.all_say(got(0))
+def test_slots_reserved_long_ago_are_asked_for_again_before_they_count(toy, granted, several):
     script = granted, *refused(several, None), granted, granted, CONFIRM, LEAVE, CONFIRM, (CLOCK, toy.slept())
     assert several.play(*script, timeout=5.0)
     (_, window, claim), (_, again, same) = several.asked(0), several.asked(4)
@@ -398,19 +390,16 @@ def test_slots_reserved_long_ago_are_asked_for_again_before_they_count(several):
     assert toy.asked[-1].guard == several.rates[1].window.guard
 
 
-def test_success_that_waited_too_long_for_reserved_slots_is_told_to_no_node(several):
+def test_success_that_waited_too_long_for_reserved_slots_is_told_to_no_node(toy, granted, several):
     """It does not count, so its slots need no longer time: that is for a process that is slow to tell nodes."""
-    toy = several.toy
-    granted, slowly = (ASK, toy.all_say(got(0))), (ASK, toy.all_say(got(0), takes=0.6))
+    slowly = ASK, toy.all_say(got(0), takes=0.6)
     script = granted, *refused(several, None), granted, slowly, UNDO, UNDO, granted, granted, CONFIRM, LEAVE, CONFIRM
     assert several.play(*script, (CLOCK, toy.slept()), timeout=None)
     assert told_to_keep(several) == pytest.approx([1.01 * 60.0029, 1.01 * 1.0029], abs=1e-4)
 
 
-def test_node_that_may_execute_an_ask_with_a_place_later_does_not_count_for_reserved_slots(several):
+def test_node_that_may_execute_an_ask_with_a_place_later_does_not_count_for_reserved_slots(toy, granted, several):
     """Over an abandoned connection: if others wait there, the node would drop the slots that it has granted since."""
-    toy = several.toy
-    granted = ASK, toy.all_say(got(0))
     script = *refused(several), (ASK, toy.answers(got(0), got(0), "down")), *refused(several, None), granted
     gone = ASK, toy.answers("down", got(0), got(0))
     met = ("wait", toy.slept()), granted
@@ -419,9 +408,7 @@ def test_node_that_may_execute_an_ask_with_a_place_later_does_not_count_for_rese
 
 
 @pytest.mark.parametrize(("answer", "timeout"), [(FULL, 5.0), (FULL, 0.702), ("down", 0.702)])
-def test_acquire_whose_reserved_slots_are_gone_begins_anew_while_it_has_time(several, answer, timeout):
-    toy = several.toy
-    granted = ASK, toy.all_say(got(0))
+def test_acquire_whose_reserved_slots_are_gone_begins_anew_while_it_has_time(toy, granted, several, answer, timeout):
     script = granted, *refused(several, None), granted, (ASK, toy.all_say(answer)), LEAVE, LEAVE
     if timeout == 5.0:
         script += granted, ("wait", toy.slept()), granted, CONFIRM, CONFIRM, (CLOCK, toy.slept())
@@ -435,9 +422,7 @@ def test_acquire_whose_reserved_slots_are_gone_begins_anew_while_it_has_time(sev
             several.play(*script, timeout=timeout)
 
 
-def test_slots_reserved_under_a_rate_that_has_changed_are_not_asked_for_again(several):
-    toy = several.toy
-    granted = ASK, toy.all_say(got(0))
+def test_slots_reserved_under_a_rate_that_has_changed_are_not_asked_for_again(toy, granted, several):
     learn = toy.all_say(got(0), meanwhile=lambda: several.rates[1].pool.limit.learn(V1, 4))
     script = granted, *refused(several, None), (ASK, learn), LEAVE, LEAVE
     script += granted, ("wait", toy.slept()), granted, CONFIRM, CONFIRM, (CLOCK, toy.slept())
@@ -445,9 +430,7 @@ def test_slots_reserved_under_a_rate_that_has_changed_are_not_asked_for_again(se
     assert toy.commands[6].args[7:9] == (V1, 4)
 
 
-def test_slow_telling_of_several_rates_is_repeated_with_other_claims_for_each(several):
-    toy = several.toy
-    granted = ASK, toy.all_say(got(0))
+def test_slow_telling_of_several_rates_is_repeated_with_other_claims_for_each(toy, granted, several):
     told = CONFIRM, CONFIRM, (CLOCK, toy.slept(meanwhile=lambda: toy.pass_time(0.003)))
     script = granted, granted, *told, UNDO, granted, UNDO, granted, CONFIRM, CONFIRM, (CLOCK, toy.slept())
     assert several.play(*script)
@@ -457,9 +440,7 @@ def test_slow_telling_of_several_rates_is_repeated_with_other_claims_for_each(se
     assert float(toy.commands[8].args[2]) > float(toy.commands[2].args[2])
 
 
-def test_rate_that_allowed_enough_time_to_tell_nodes_allows_no_more_because_another_did_not(several):
-    toy = several.toy
-    granted = ASK, toy.all_say(got(0))
+def test_rate_that_allowed_enough_time_to_tell_nodes_allows_no_more_because_another_did_not(toy, granted, several):
     several.rates[1].window.note(0.08, 1.0)  # a slow success before: now it allows 20 ms
     told = CONFIRM, CONFIRM, (CLOCK, toy.slept(meanwhile=lambda: toy.pass_time(0.003)))
     assert several.play(granted, granted, *told, UNDO, granted, UNDO, granted, CONFIRM, CONFIRM, (CLOCK, toy.slept()))
@@ -467,9 +448,7 @@ def test_rate_that_allowed_enough_time_to_tell_nodes_allows_no_more_because_anot
     assert 1.01 * 60.01 < after < before
 
 
-def test_slots_reserved_once_more_after_slow_telling_need_no_other_claim(several):
-    toy = several.toy
-    granted = ASK, toy.all_say(got(0))
+def test_slots_reserved_once_more_after_slow_telling_need_no_other_claim(toy, granted, several):
     told = CONFIRM, CONFIRM, (CLOCK, toy.slept(meanwhile=lambda: toy.pass_time(0.003)))
     lost = UNDO, granted, UNDO, (ASK, toy.all_say(FULL)), UNDO, LEAVE
     again = granted, granted, CONFIRM, CONFIRM, (CLOCK, toy.slept())
@@ -479,24 +458,19 @@ def test_slots_reserved_once_more_after_slow_telling_need_no_other_claim(several
 @pytest.mark.parametrize(
     ("at", "cleaned_up"), [(0, [UNDO]), (1, [UNDO, LEAVE]), (2, [UNDO, LEAVE]), (3, [UNDO, LEAVE]), (4, [UNDO, LEAVE])]
 )
-def test_interruption_between_two_rates_gives_everything_back(several, at, cleaned_up):
-    toy = several.toy
-    granted = ASK, toy.all_say(got(0))
+def test_interruption_between_two_rates_gives_everything_back(toy, granted, several, at, cleaned_up):
     script = granted, granted, CONFIRM, CONFIRM, (CLOCK, toy.slept())
     assert toy.interrupt(several.steps(), script, at) == cleaned_up
     assert all(told.deliver_to == 0b111 for told in toy.told if told.command.script.name.endswith("abandon"))
 
 
-def test_interruption_of_giving_back_gives_back_again(several):
-    toy = several.toy
+def test_interruption_of_giving_back_gives_back_again(toy, several):
     script = (ASK, toy.all_say(got(0))), (ASK, toy.all_say(FULL)), UNDO, LEAVE
     assert toy.interrupt(several.steps(), script, 3) == [LEAVE]
 
 
 @pytest.mark.parametrize("at", [None, 0, 1])
-def test_cancelled_success_is_rolled_back_on_all_nodes_whatever_interrupts_that(several, at):
-    toy = several.toy
-    granted = ASK, toy.all_say(got(0))
+def test_cancelled_success_is_rolled_back_on_all_nodes_whatever_interrupts_that(toy, granted, several, at):
     permits = several.play(granted, granted, CONFIRM, CONFIRM, (CLOCK, toy.slept()))
     toy.effects.clear()
     steps = protocol.cancel(permits)
@@ -508,8 +482,7 @@ def test_cancelled_success_is_rolled_back_on_all_nodes_whatever_interrupts_that(
     assert [told.command.args[0] for told in toy.told[-2:]] == [permit.claim for permit in permits]
 
 
-def test_several_rates_tell_the_longest_time_until_room_and_the_fewest_free(several):
-    toy = several.toy
+def test_several_rates_tell_the_longest_time_until_room_and_the_fewest_free(toy, several):
     minute = look(7000, 7000, 7000, 7000, 7000, rate=5, per_us=60_000_000)
     looks = (LOOK, toy.all_say(look(100))), (LOOK, toy.all_say(minute))
     owner = toy.new_owner()

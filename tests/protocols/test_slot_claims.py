@@ -36,9 +36,8 @@ def test_schedule_of_three_for_two_permits_admits_two(make_toy):
 
 
 @pytest.mark.parametrize("silent", [True, False])
-def test_ask_after_one_for_exact_slots_has_another_claim_if_a_node_may_execute_that_one_later(semaphore, silent):
+def test_ask_after_one_for_exact_slots_has_another_claim_if_a_node_may_execute_that_one_later(toy, semaphore, silent):
     """Over an abandoned connection. It would end the slots that the node has granted since."""
-    toy = semaphore.toy
     script = [
         (ASK, toy.answers(got(2), got(2), got(3), got(3), got(0))),
         (ASK, toy.answers("down" if silent else got(0), got(0, others=(2,)), got(1, others=(2,)), got(3), got(3))),
@@ -62,9 +61,8 @@ def test_ask_under_another_limit_has_another_claim_unless_all_nodes_keep_nothing
     semaphore.play((ASK, semaphore.toy.all_say(other_limit(3 * V1, 7))), (ASK, semaphore.toy.all_say(got(2))))
 
 
-def test_ask_after_one_with_a_place_has_another_claim_if_a_node_may_execute_that_one_later(semaphore):
+def test_ask_after_one_with_a_place_has_another_claim_if_a_node_may_execute_that_one_later(toy, semaphore):
     """Waiters that have come before it there would make the node drop the slots that it has granted since."""
-    toy = semaphore.toy
     semaphore.play(
         (ASK, toy.all_say(full())),
         (ASK, toy.answers("down", got(2), got(2), got(3), got(3))),
@@ -75,8 +73,7 @@ def test_ask_after_one_with_a_place_has_another_claim_if_a_node_may_execute_that
     assert semaphore.exact == [b"", b"", b"2"]
 
 
-def test_slots_chosen_under_a_limit_that_another_thread_finds_changed_are_not_asked_for(semaphore):
-    toy = semaphore.toy
+def test_slots_chosen_under_a_limit_that_another_thread_finds_changed_are_not_asked_for(toy, semaphore):
     script = [
         (ASK, toy.answers(got(2), got(2), got(3), got(3), got(0))),
         (ASK, toy.answers("down", got(3), got(3), got(0, others=(2,)), got(0, others=(2,)))),
@@ -111,8 +108,7 @@ def test_foreign_value_on_one_node_is_harmless_even_if_the_others_chose_differen
 # The limit.
 
 
-def test_newer_limit_is_learned_and_asked_under_at_once(semaphore):
-    toy = semaphore.toy
+def test_newer_limit_is_learned_and_asked_under_at_once(toy, semaphore):
     state = semaphore.play((ASK, toy.all_say(other_limit(V1, 9))), (ASK, toy.all_say(got(2))))
     assert state.slots == (2,)
     assert state.limit is semaphore.limit
@@ -120,20 +116,17 @@ def test_newer_limit_is_learned_and_asked_under_at_once(semaphore):
     assert (semaphore.limit.version, semaphore.limit.permits) == (V1, 9)
 
 
-def test_newer_limit_that_another_thread_has_learned_meanwhile_is_no_contradiction(semaphore):
-    toy = semaphore.toy
+def test_newer_limit_that_another_thread_has_learned_meanwhile_is_no_contradiction(toy, semaphore):
     refused = toy.all_say(other_limit(V1, 9), meanwhile=lambda: semaphore.limit.learn(V1, 9))
     assert semaphore.play((ASK, refused), (ASK, toy.all_say(got(2))))
 
 
-def test_newer_limit_of_a_minority_is_learned_with_the_grant(semaphore):
-    toy = semaphore.toy
+def test_newer_limit_of_a_minority_is_learned_with_the_grant(toy, semaphore):
     semaphore.play((ASK, toy.answers(other_limit(V1, 9), got(2), got(2), got(2), None)))
     assert semaphore.limit.permits == 9
 
 
-def test_limit_that_a_quorum_contradicts_is_an_error_that_names_both(semaphore):
-    toy = semaphore.toy
+def test_limit_that_a_quorum_contradicts_is_an_error_that_names_both(toy, semaphore):
     answers = toy.answers(other_limit(0, 7), got(2), other_limit(0, 7), other_limit(0, 7), None)
     with pytest.raises(ConfigurationError, match=r"has 7 permits on its nodes, not 4: .* or resize\(4\)"):
         semaphore.play((ASK, answers), ROLLBACK)
@@ -226,8 +219,7 @@ def test_nodes_that_chose_differently_get_an_ask_for_the_same_slots_at_once(sema
     assert b",".join(b"%d" % slot for slot in state.slots) == exact
 
 
-def test_nodes_that_keep_other_slots_than_the_exact_ones_show_which_are_free(semaphore):
-    toy = semaphore.toy
+def test_nodes_that_keep_other_slots_than_the_exact_ones_show_which_are_free(toy, semaphore):
     state = semaphore.play(
         (ASK, toy.answers(got(2), got(2), got(3), got(3), got(0))),
         (ASK, toy.answers(got(2), got(2), *[got(slot, others=(2,)) for slot in (3, 3, 0)])),
@@ -237,14 +229,12 @@ def test_nodes_that_keep_other_slots_than_the_exact_ones_show_which_are_free(sem
     assert semaphore.exact == [b"", b"2", b"3"]
 
 
-def test_try_gives_up_after_some_rounds_and_is_rolled_back(semaphore):
-    toy = semaphore.toy
+def test_try_gives_up_after_some_rounds_and_is_rolled_back(toy, semaphore):
     script = [(ASK, toy.answers(got(2), got(2), got(3), got(3), got(0)))] * 4
     assert semaphore.play(*script, ROLLBACK) is None
 
 
-def test_next_try_starts_over_from_another_slot(semaphore):
-    toy = semaphore.toy
+def test_next_try_starts_over_from_another_slot(toy, semaphore):
     toy.random = 0.1
     script = [(ASK, toy.answers(full(), got(2), got(3), full(), "down")), ROLLBACK]
     script += [("wait", toy.slept(meanwhile=lambda: setattr(toy, "random", 0.9)))]
@@ -254,8 +244,7 @@ def test_next_try_starts_over_from_another_slot(semaphore):
     assert starts == [0, 3]
 
 
-def test_try_starts_from_the_slot_that_the_client_released_last_if_it_is_within_the_limit(semaphore):
-    toy = semaphore.toy
+def test_try_starts_from_the_slot_that_the_client_released_last_if_it_is_within_the_limit(toy, semaphore):
     toy.random = 0.6
     starts = []
     for released in ([], [0, 1], [], [1, 4, 7], []):

@@ -10,8 +10,7 @@ from tests.protocols import conftest
 from tests.support.slots import ASK, ROLLBACK, ToySemaphore, full, got
 
 
-def test_permit_without_room_draws_a_ticket_and_waits(semaphore):
-    toy = semaphore.toy
+def test_permit_without_room_draws_a_ticket_and_waits(toy, semaphore):
     state = semaphore.play(
         (ASK, toy.answers(full(3), full(7), full(5), None, None)),
         (ASK, toy.answers(full(8), full(8), full(8), None, None)),
@@ -31,9 +30,8 @@ def test_permit_without_room_draws_a_ticket_and_waits(semaphore):
     assert (drop.command.args[1:], drop.deliver_to) == ((0,), 0b11111)
 
 
-def test_place_is_pending_for_nodes_that_only_the_rollback_has_reached(semaphore):
+def test_place_is_pending_for_nodes_that_only_the_rollback_has_reached(toy, semaphore):
     """A rollback restores the place where a grant may have removed it, and makes one where there never was one."""
-    toy = semaphore.toy
     asked = 0b00111
     script = (
         (ASK, toy.answers(full(), full(), full(), None, None, sent=asked)),
@@ -48,9 +46,8 @@ def test_place_is_pending_for_nodes_that_only_the_rollback_has_reached(semaphore
     assert [told.deliver_to for told in toy.told] == [0, 0b00111, 0b11111]
 
 
-def test_permit_that_finds_room_but_not_the_same_slots_tries_again_soon(semaphore):
+def test_permit_that_finds_room_but_not_the_same_slots_tries_again_soon(toy, semaphore):
     """Nothing wakes an acquire that was not refused for lack of room."""
-    toy = semaphore.toy
     state = semaphore.play(
         (ASK, toy.all_say(full())),
         (

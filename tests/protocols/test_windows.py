@@ -48,13 +48,6 @@ def test_time_to_tell_nodes_follows_how_long_that_takes():
     assert window.telling(9.0) == 0.5, "as long as two rounds may last"
 
 
-def test_pause_of_the_process_changes_the_time_to_tell_nodes_little():
-    window = Window(1.0, TIMING)
-    window.note(4.0, window.telling())
-    window.note(0.0001, window.telling(0.0005))
-    assert window.telling() == 0.0005
-
-
 def test_round_that_is_not_too_long_for_the_client_can_always_count():
     window = Window(0.001, TIMING)
     assert window.round_limit > TIMING.node_timeout == window.round_timeout
@@ -76,10 +69,3 @@ def test_guard_covers_what_clients_that_wait_longer_for_nodes_ask_for(node_timeo
     """A node that restarts has forgotten the slots of any client, and stays out by the guard of the next asker."""
     longest = longest_kept(Window(3600.0, Timing(30.0, node_timeout=60.0, restart_guard=30.0)))
     assert Window(3600.0, Timing(30.0, node_timeout=node_timeout, restart_guard=30.0)).guard >= longest
-
-
-def test_retry_after_is_never_more_than_the_window_its_drift_and_5_ms():
-    window = Window(60.0, TIMING)
-    for left in (61.0, math.inf):
-        assert window.room_after(left) == pytest.approx(60.605)
-    assert window.room_after(30.0) == pytest.approx(30.3), "even by a clock that runs slow"

@@ -63,7 +63,7 @@ def world_of(machine: Machine, client: SimulatedClient, note: Callable[..., None
 
 
 class Worker(ABC):
-    """A worker that chooses among its `operations`; one that is listed n times is n times as likely."""
+    """A worker that chooses among its `_choices`; one that is listed n times is n times as likely."""
 
     def __init__(self, workload: Workload, machine: Machine, client: SimulatedClient, who: str, kind: str) -> None:
         self._workload = workload
@@ -80,16 +80,16 @@ class Worker(ABC):
 
     @property
     @abstractmethod
-    def operations(self) -> list[Operation]:
+    def _choices(self) -> list[Operation]:
         """The worker's possible actions."""
 
     async def work(self) -> None:
         """Do something now and then."""
-        rng, operations = self._rng, self.operations
+        rng, choices = self._rng, self._choices
         while not self._workload.over:
             await asyncio.sleep(self._pause())
             name = self._workload.name(rng)
-            operation = rng.choice(operations)
+            operation = rng.choice(choices)
             timeout = self._pause() if rng.random() < 0.15 else None
             do = self._do_as_ever if self._workload.reuses else self._do_as_another
             await do(operation, name, timeout)
@@ -165,8 +165,7 @@ class LockWorker(Worker):
     """Acquires locks in all possible ways, and releases them or not."""
 
     @property
-    def operations(self) -> list[Operation]:
-        """The worker's possible actions."""
+    def _choices(self) -> list[Operation]:
         return [self._acquire, self._acquire, self._enter, self._enter, self._nest, self._leave_it]
 
     async def _acquire(self, name: str) -> None:
@@ -198,10 +197,9 @@ class ReadWriteWorker(LockWorker):
     """Acquires read-write locks: reads, writes, downgrades, or asks for a refused upgrade."""
 
     @property
-    def operations(self) -> list[Operation]:
-        """The worker's possible actions."""
+    def _choices(self) -> list[Operation]:
         return [
-            *super().operations,
+            *super()._choices,
             self._downgrade,
             self._downgrade,
             self._read_inside,
@@ -239,8 +237,7 @@ class PermitWorker(Worker):
     """
 
     @property
-    def operations(self) -> list[Operation]:
-        """The worker's possible actions."""
+    def _choices(self) -> list[Operation]:
         often = [*3 * [self._acquire], *3 * [self._enter]]
         return [
             *often,
@@ -272,8 +269,7 @@ class RateWorker(Worker):
     """Asks a rate limiter for successes."""
 
     @property
-    def operations(self) -> list[Operation]:
-        """The worker's possible actions."""
+    def _choices(self) -> list[Operation]:
         more = [self._cancel] if self._workload.cancels else []
         more += [self._resize] if self._workload.changes_rates else []
         return [*3 * [self._acquire], *2 * [self._enter], self._ask_when, self._operations.look, *more]
@@ -312,8 +308,7 @@ class LatchWorker(Worker):
         self._failures: Counter[str] = Counter()
 
     @property
-    def operations(self) -> list[Operation]:
-        """The worker's possible actions."""
+    def _choices(self) -> list[Operation]:
         often = 2 * [self._set, self._count_down, self._count_down, self._wait, self._wait]
         return [*often, *self._some, self._visit, *([self._operations.delete] if self._workload.deletes else [])]
 

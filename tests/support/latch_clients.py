@@ -34,6 +34,12 @@ class LatchCaller:
         self._run(set_count, 0, reach=reach)
 
 
+def advance(steps, effects):
+    """Play that many effects of a protocol."""
+    for _ in range(effects):
+        next(steps)
+
+
 def finish(steps):
     """Play a protocol to its end; return its result."""
     while True:

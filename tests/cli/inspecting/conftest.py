@@ -4,8 +4,7 @@ import os
 
 import pytest
 
-from redsync.cli import main
-from tests.cli.command_process import Ended
+from tests.cli.command_process import run_here
 from tests.cli.conftest import make_environment
 
 
@@ -31,10 +30,6 @@ def redsync(environment, monkeypatch, capsys):
                 patch.delenv(name)
             for name, value in {**environment, **variables}.items():
                 patch.setenv(name, value)
-            try:
-                status = main(arguments)
-            except SystemExit as end:
-                status = end.code
-        return Ended(status, *capsys.readouterr())
+            return run_here(arguments, capsys)
 
     return run

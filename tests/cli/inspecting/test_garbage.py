@@ -7,7 +7,7 @@ import pytest
 
 from redsync import LeaseLostError
 from redsync._protocols.surveys import NameLook
-from redsync.cli import main
+from tests.cli.command_process import run_here
 from tests.support.fake_server import GARBAGE, ODD_ANSWERS, FakeServer, answering
 
 SCAN = b"*2\r\n$1\r\n0\r\n*1\r\n$9\r\nredsync:x\r\n"
@@ -58,9 +58,7 @@ def run(nodes, capsys, monkeypatch):
 
     def run(word, *arguments, url):
         urls = [*nodes.urls[:2], url]
-        status = main([word, *(f"--url={each}" for each in urls), "--timeout", "0.5", *arguments])
-        out, err = capsys.readouterr()
-        return status, out, err
+        return run_here([word, *(f"--url={each}" for each in urls), "--timeout", "0.5", *arguments], capsys)
 
     return run
 
