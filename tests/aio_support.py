@@ -142,11 +142,6 @@ def claims(raw):
     return [(i, key) for i, node in enumerate(raw) for key in leftovers.claims(node)]
 
 
-def count(raw, key):
-    """Return how many nodes have the key."""
-    return sum(node.exists(key) for node in raw)
-
-
 def structures(client):
     """Return the driver's structures for operations under way that are not empty, by name."""
     runner = client.runner

@@ -11,7 +11,6 @@ from tests.aio_support import (
     claims,
     client_of,
     comes_out,
-    count,
     goes_on,
     in_loop,
     turns,
@@ -89,7 +88,7 @@ async def test_body_is_cancelled_when_what_it_holds_is_lost(make_client, events,
         with comes_out(LeaseLostError, match="'x' was lost"):
             await hold(client, body)
         await goes_on()
-        await until(lambda: not count(raw, "redsync:x"))
+        await until(lambda: not raw.count("redsync:x"))
         assert cancelled == [True]
         assert [type(event) for event in events if isinstance(event, HoldLost)] == [HoldLost]
         await hold(client, goes_on)

@@ -16,6 +16,7 @@ from redsync._drivers import aio
 from redsync._drivers.aio_link_sets import AioLinkSet
 from redsync._drivers.aio_maintenance import AioMaintenance
 from tests.aio_support import (
+    ENDLESS,
     both_loops,
     claims,
     client_of,
@@ -30,8 +31,6 @@ from tests.aio_support import (
 from tests.drivers.conftest import LOOKS, stand_by
 from tests.support.injection import Interruption
 from tests.support.locks import PATIENCE, states
-
-ENDLESS = 30
 
 
 @pytest.fixture
@@ -143,24 +142,6 @@ def test_callback_that_exits_ends_the_loop_and_holds_are_released(make_client, r
         asyncio.run(main())
     assert caught.value.code == 3
     assert claims(raw) == []
-
-
-# The end.
-
-
-@in_loop
-async def test_closing_client_waits_for_calls_as_long_as_these_wait_for_nodes(make_client, raw, monkeypatch):
-    """Else one that was granted its lock after that would hold it, and nothing would release it."""
-    monkeypatch.setattr(aio, "_CLOSE_TIMEOUT", 0.1)
-    client = make_client(lease=600.0, node_timeout=PATIENCE)
-    await take(client.get_lock("x"))
-    for node in raw:
-        node.client_pause(500, all=False)
-    acquiring = asyncio.create_task(client.get_lock("x").acquire(timeout=PATIENCE))
-    await until(lambda: client.runner.life.active)
-    await client.close()
-    assert claims(raw) == []
-    await acquiring
 
 
 # Interruptions.

@@ -18,12 +18,10 @@ from redsync._drivers.handshakes import subscribe
 from redsync._drivers.links import BACKLOG_LIMIT
 from redsync._drivers.nodes import INTERRUPTED, make_nodes
 from redsync._drivers.requests import PLAIN, Request, Waitable
-from tests.aio_support import both_loops, in_loop, turns, until
+from tests.aio_support import ENDLESS, both_loops, in_loop, turns, until
 from tests.drivers.conftest import script
 from tests.support.locks import PATIENCE
 from tests.support.scripted import StandIn, ask
-
-ENDLESS = 30
 
 over_both = pytest.mark.parametrize("links", ["sockets", "streams"])
 """Over plain sockets, and over asyncio transports, as with TLS."""

@@ -13,12 +13,10 @@ from redsync._drivers.aio_maintenance import AioMaintenance
 from redsync._drivers.any_maintenance import Stopped
 from redsync._drivers.environment import clock
 from redsync._drivers.nodes import make_nodes
-from tests.aio_support import in_loop, other_tasks, until
+from tests.aio_support import ENDLESS, in_loop, other_tasks, until
 from tests.support.injection import Interruption
 from tests.support.locks import PATIENCE
 from tests.support.scripted import StandIn
-
-ENDLESS = 30
 
 
 def make(urls, *, node_timeout=0.25, restart_guard=0.0, events=None):
