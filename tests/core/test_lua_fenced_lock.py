@@ -57,18 +57,6 @@ def test_first_token_is_the_nodes_clock(fenced):
     assert LEASE - 2000 < fenced.redis.pttl(KEYS.lock) <= LEASE
 
 
-def test_token_exceeds_what_the_asker_knows(fenced):
-    fenced.redis.set(KEYS.token, 10)
-    assert fenced.acquire(known=10) == 11
-    fenced.release()
-    known = in_days(300)
-    assert fenced.acquire(known=known) == known + 1
-    assert fenced.redis.get(KEYS.token) == b"%d" % (known + 1), "with all of its digits"
-    fenced.release()
-    fenced.redis.delete(KEYS.token)
-    assert fenced.acquire(known=known) == known + 1
-
-
 def test_refusal_gives_no_token_and_names_the_holder(fenced):
     fenced.redis.set(KEYS.token, 10)
     fenced.acquire(OTHER)

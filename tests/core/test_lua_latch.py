@@ -34,12 +34,6 @@ def latch(node):
     return LatchNode(node)
 
 
-def test_latch_that_was_never_set_leaves_nothing(latch):
-    assert latch.tell() == [0, 0]
-    assert latch.tell(who=ADA) == [0, 0]
-    assert latch.redis.keys() == []
-
-
 def test_latch_is_set_counted_down_and_kept(latch):
     assert latch.tell(7, 3) == [7, 3]
     assert latch.tell(7, 3, A, 1) == [7, 3, A, 1]

@@ -30,10 +30,6 @@ def now_ms(node):
     return seconds * 1000 + microseconds // 1000
 
 
-def test_look_at_nothing_is_empty(look):
-    assert look().is_empty
-
-
 def test_look_reports_the_client_behind_a_lock(node, look):
     node.redis.hset(KEYS.lock, ME, 3)
     node.redis.pexpire(KEYS.lock, 60_000)
@@ -157,13 +153,6 @@ def holders(claims):
     return claims.inspect()[:2]
 
 
-@pytest.mark.parametrize("value", [OWNER, b"\0any value\xff", b"x" * 1000])
-def test_inspect_takes_a_string_for_a_mutex_of_its_writer(mutexes, value):
-    """Such as those of redlock-py: nothing distinguishes them from other strings."""
-    mutexes.put(value)
-    assert holders(mutexes) == [b"mutex", [[value, 1, b"", -1, b""]]]
-
-
 # The client behind the holder.
 
 
@@ -204,11 +193,3 @@ def test_inspect_for_holders_alone_counts_no_waiters_and_reads_no_records(locks)
     locks.queue(b"client-b:2")
     _, [[*_, record]], _, waiters, waiting, *_ = locks.node.run("name_inspect", EVERYTHING, 1, 0, 1)
     assert (record, waiters, waiting) == (b"", [], 0)
-
-
-@pytest.mark.parametrize("limit", [b"1 4", b"1 4 60000000"])
-def test_look_by_a_program_lists_no_permits(locks, limit):
-    locks.redis.set(KEYS.limit, limit)
-    locks.redis.zadd(KEYS.lock, {OWNER: 4_000_000_000_000})
-    kind, claims, held, *_ = locks.inspect()
-    assert (kind, claims, held) == (b"rate limiter" if b"6" in limit else b"semaphore", [], 0)
