@@ -210,9 +210,10 @@ def test_checker_finds_planted_mistakes_of_commands(code, output, right, tmp_pat
     output = output.format(owner="87654321-abcd-abcd-abcd-0123456789ab:1")
     page.write_text(f"A page.\n\n```bash\n{code}\n```\n\n```text\n{output}\n```\n")
     try:
-        assert (run(page, "bash") == []) is right
-    except AssertionError:
-        assert not right
+        faults = run(page, "bash")
+    except AssertionError as failed:
+        faults = [failed]
+    assert (faults == []) is right
 
 
 def test_every_fence_belongs_to_a_block_that_runs_or_tells_why_not():
