@@ -26,6 +26,11 @@ class Node:
             self.redis.script_load(script.source)
             return self.redis.evalsha(script.sha.decode(), len(keys), *keys, *args)
 
+    def now(self):
+        """Return the server's time, ms."""
+        seconds, micros = self.redis.time()
+        return seconds * 1000 + micros // 1000
+
     @contextlib.contextmanager
     def listening(self, *channels):
         """Return a subscription that has begun; `messages` reads it."""
@@ -238,8 +243,7 @@ class Claims:
         self.redis.hset(KEYS.places, waiter, b"%d %s" % (self.now() + after, rest))
 
     def now(self):
-        seconds, micros = self.redis.time()
-        return seconds * 1000 + micros // 1000
+        return self.node.now()
 
 
 @pytest.fixture
@@ -261,7 +265,7 @@ def claims(request, node):
 
 
 @pytest.fixture(params=["lock", "mutex", "fair_lock"])
-def queued_claims(request, node):
+def each(request, node):
     """The scripts of each kind, for the behaviour that their waiters share."""
     return Claims(node, request.param)
 

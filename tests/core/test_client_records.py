@@ -22,15 +22,7 @@ def test_any_record_is_read_as_packed_but_for_escapes_in_its_names(host, pid, pr
     record = ClientRecord(host, pid, program, since)
     escaped = [name.encode("utf-8", "backslashreplace").decode() for name in (host, program)]
     assert ClientRecord.unpack(record.pack()) == record._replace(host=escaped[0], program=escaped[1])
-
-
-def test_name_that_the_system_could_not_decode_is_read_with_escapes():
-    program = b"caf\xe9.py".decode("utf-8", "surrogateescape")
-    packed = RECORD._replace(program=program).pack()
-    assert msgpack.unpackb(packed)["program"] == "caf\\udce9.py", "other readers get proper text too"
-    record = ClientRecord.unpack(packed)
-    assert record == RECORD._replace(program="caf\\udce9.py")
-    assert ClientRecord.unpack(record.pack()) == record
+    assert msgpack.unpackb(record.pack())["program"] == escaped[1], "other readers get proper text too"
 
 
 def test_record_is_a_map_by_name_for_readers_in_any_language():

@@ -38,13 +38,6 @@ def test_the_first_may_go_and_the_others_may_not(queues):
     assert [queues.may_go(X, waiter) for waiter in names(*range(LIMIT + 3))] == entered
 
 
-def test_each_that_leaves_wakes_the_next_in_order(full):
-    woken = [leave(full, X, waiter) for waiter in names(5, 0, 7)]
-    assert woken == [[waiter] for waiter in names(LIMIT, LIMIT + 1, LIMIT + 2)]
-    assert all(full.may_go(X, waiter) for [waiter] in woken)
-    assert leave(full, X, b"3") == []
-
-
 def test_waiter_that_gives_up_lets_no_other_in_before_its_turn(full):
     leave(full, X, b"%d" % (LIMIT + 1))
     assert [full.may_go(X, waiter) for waiter in names(LIMIT, LIMIT + 2)] == [False, False]

@@ -19,13 +19,6 @@ from tests.core.conftest import (
 )
 from tests.support.trouble import read_only
 
-
-@pytest.fixture
-def each(queued_claims):
-    """The scripts of each kind."""
-    return queued_claims
-
-
 # Acquire.
 
 

@@ -25,11 +25,6 @@ def look(node):
     return look
 
 
-def now_ms(node):
-    seconds, microseconds = node.redis.time()
-    return seconds * 1000 + microseconds // 1000
-
-
 def test_look_reports_the_client_behind_a_lock(node, look):
     node.redis.hset(KEYS.lock, ME, 3)
     node.redis.pexpire(KEYS.lock, 60_000)
@@ -43,7 +38,7 @@ def test_look_reports_the_client_behind_a_lock(node, look):
 
 def test_look_leaves_out_permits_that_have_expired(node, look):
     node.redis.set(KEYS.limit, "1 4")
-    node.redis.zadd(KEYS.lock, {"dead": now_ms(node) - 1, ME: now_ms(node) + 60_000})
+    node.redis.zadd(KEYS.lock, {"dead": node.now() - 1, ME: node.now() + 60_000})
     node.redis.hset(KEYS.slots, mapping={"dead": "0", ME: "1,3"})
     found = look()
     assert (found.kind, found.permits, found.held) == ("semaphore", 4, 1)
@@ -51,7 +46,7 @@ def test_look_leaves_out_permits_that_have_expired(node, look):
 
 
 def test_look_knows_permits_where_the_limit_is_unknown(node, look):
-    node.redis.zadd(KEYS.lock, {ME: now_ms(node) + 60_000})
+    node.redis.zadd(KEYS.lock, {ME: node.now() + 60_000})
     node.redis.hset(KEYS.slots, ME, "2")
     found = look()
     assert (found.kind, found.permits, found.claims[0].owner) == ("semaphore", 0, ME)
@@ -59,7 +54,7 @@ def test_look_knows_permits_where_the_limit_is_unknown(node, look):
 
 def test_look_lists_at_most_as_many_holders_as_requested(node, look):
     node.redis.set(KEYS.limit, "1 10 60000000")
-    until = now_ms(node) + 60_000
+    until = node.now() + 60_000
     node.redis.zadd(KEYS.lock, {f"client:{number}": until - number for number in range(10)})
     found = look(most=3)
     assert (found.kind, found.window, found.held) == ("rate limiter", 60.0, 10)
@@ -67,7 +62,7 @@ def test_look_lists_at_most_as_many_holders_as_requested(node, look):
 
 
 def test_look_reports_both_modes_of_a_read_write_lock(node, look):
-    until = now_ms(node) + 60_000
+    until = node.now() + 60_000
     node.redis.zadd(KEYS.lock, {"w:me:1": -(until + 1 / 1024), "r:me:1": until, "r:dead:1": 5, "w:dead:1": -5})
     found = look()
     assert found.kind == "read-write lock"
@@ -84,7 +79,7 @@ def test_look_lists_waiters_but_not_those_that_are_dead_or_hold_it(node, look):
     node.redis.zadd(KEYS.queue, {ME: 1, "b:2": 4, "a:1": 2, "dead:1": 0, "writer:1": 3 - 2**52})
     places = {ME: 60_000, "b:2": 60_000, "a:1": 60_000, "dead:1": -1, "writer:1": 60_000}
     for owner, lasts in places.items():
-        node.redis.hset(KEYS.places, owner, f"{now_ms(node) + lasts} 5 1 0 channel")
+        node.redis.hset(KEYS.places, owner, f"{node.now() + lasts} 5 1 0 channel")
     found = look()
     assert [waiter.owner for waiter in found.waiters] == ["a:1", "writer:1", "b:2"]
     assert found.waiting == 3

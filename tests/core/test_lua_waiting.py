@@ -25,12 +25,6 @@ GUARD = 20_000
 LATER = b"client-a:2"
 
 
-@pytest.fixture
-def each(queued_claims):
-    """The scripts of each kind."""
-    return queued_claims
-
-
 WAYS = {
     "release": lambda each: each.release(),
     "abandon": lambda each: each.abandon(leave=True),

@@ -111,18 +111,6 @@ def test_closed_round_is_won_or_lost_whichever_nodes_have_voted(n, decide, dumb_
         assert tally.without_quorum is (n - tally.failed < n // 2 + 1)
 
 
-@pytest.mark.parametrize("n", range(1, 6))
-def test_thorough_round_distinguishes_busy_from_outage_in_any_order_of_answers(n):
-    for choices in product(Choice, repeat=n):
-        kinds = set()
-        for order in permutations(range(n)):
-            tally = new_tally(n, thoroughly)
-            for node in order:
-                cast(tally, node, choices[node])
-            kinds.add((tally.verdict, tally.refused > n - tally.quorum))
-        assert len(kinds) == 1, choices
-
-
 def test_closed_round_is_lost_if_a_custom_decision_leaves_it_open():
     tally = new_tally(3, decide=lambda tally: PENDING)
     assert [tally.record(node, "yes") for node in range(3)] == [False] * 3
