@@ -192,6 +192,7 @@ class Caller:
             QuorumError: Too few nodes answered.
             KeyTypeError: The key holds a value of another type.
         """
+        self.latch.recall(now)
         before = self.latch.known.generation
         tally = yield from self.exchange(now, decide)
         if not tally.won and self.latch.known.generation > before:

@@ -332,15 +332,21 @@ def test_new_client_does_not_see_it_open_on_nodes_that_forgot(world):
     assert LatchCaller(world, restart_guard=30.0).count({A, B}) == 3, "they forgot nothing about this one"
 
 
-def test_new_client_finds_a_latch_that_only_one_node_remembers_at_once(world):
+@pytest.mark.parametrize("knew_it", [False, True])
+def test_client_that_knows_no_more_finds_a_latch_that_only_one_node_remembers_at_once(world, knew_it):
     world.initialize()
-    LatchCaller(world, restart_guard=30.0).set(2)
+    ada, bob = LatchCaller(world, restart_guard=30.0), LatchCaller(world, restart_guard=30.0)
+    ada.set(2)
+    if knew_it:
+        bob.count()
+    for _ in range(2):
+        world.now += 86_000.0
+        ada.count()
     for node in (A, B):
         world.stores[node].flush()
-    new = LatchCaller(world, restart_guard=30.0)
     with pytest.raises(QuorumError, match="FORGETFUL"):
-        new.count({A, B})
-    assert new.count() == 2, "all nodes answer, the last one has it, and then the others vouch for it"
+        LatchCaller(world, restart_guard=30.0).count({A, B})
+    assert bob.count() == 2, "all nodes answer, the last one has it, and then the others vouch for it"
 
 
 def test_nodes_that_granted_a_setting_vouch_for_it_whenever_they_forgot(world):
