@@ -123,6 +123,20 @@ def test_client_serves_one_loop_even_with_stops_and_raises_in_the_next(nodes, ra
     run(main, loop)
 
 
+@uvloop_in_sweeps
+def test_close_after_the_end_of_its_loop_ends_the_connections(nodes, raw, eventually, loop):
+    client = client_of(nodes)
+    runner = asyncio.Runner(loop_factory=loop_factory(loop))
+    runner.run(take(client.get_lock("x")))
+    # Without the runner, which would cancel the client's task.
+    runner.get_loop().close()
+    connected = len(raw[0].client_list())
+    asyncio.run(client.close())
+    eventually(lambda: len(raw[0].client_list()) < connected)
+    del client
+    gc.collect()  # Now: asyncio reports that the client's task did not end.
+
+
 # Before any loop.
 
 

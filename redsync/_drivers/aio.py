@@ -516,9 +516,12 @@ class AioRunner(AnyRunner[AioLife]):
             ConfigurationError: The client belongs to another loop.
         """
         life = self.life
-        if life.task is None or life.loop is None or life.loop.is_closed():
-            # There are no connections: none were made, or they ended with their loop.
+        if life.task is None or life.loop is None:
             self.closed = True
+        elif life.loop.is_closed():
+            # Its task can do nothing any more.
+            self.closed = True
+            life.links.end("its loop was closed", orderly=True)
         elif not life.task.done():
             if asyncio.get_running_loop() is not life.loop:
                 raise ConfigurationError(_OTHER_LOOP)

@@ -19,6 +19,7 @@ import asyncio
 import os
 import select
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -86,7 +87,8 @@ class StreamLink(AnyLink, asyncio.Protocol):
 
     def shut(self) -> None:
         # close() would wait for a node that does not read.
-        self._transport.abort()
+        with suppress(RuntimeError):  # If its loop is closed, the connection ends when it is collected.
+            self._transport.abort()
 
     def reset(self) -> None:
         if self._sock is not None:

@@ -1,6 +1,7 @@
 """The set of links of a client for asyncio, on real nodes, without the layers above it: interruptions."""
 
 import asyncio
+import gc
 import itertools
 import time
 
@@ -255,3 +256,20 @@ def test_keyboard_interrupt_in_the_loops_callback_passes_through_the_loop(nodes,
         assert runner.run(asyncio.wait_for(asking, PATIENCE)).won
         runner.run(rig.read_all_replies())
         runner.run(rig.__aexit__(None, None, None))
+
+
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # Nothing can close asyncio's transport any more.
+@over_both
+def test_set_can_end_after_its_loop_was_closed(nodes, links):
+    async def connect():
+        rig = Rig(nodes.urls, links)
+        await rig.connect()
+        return rig
+
+    loop = asyncio.new_event_loop()
+    rig = loop.run_until_complete(connect())
+    loop.close()
+    rig.set.end("its loop was closed", orderly=True)
+    assert rig.links == [None] * len(nodes.ports)
+    del rig
+    gc.collect()
