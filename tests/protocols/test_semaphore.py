@@ -35,10 +35,7 @@ def pool(semaphore):
 def take(semaphore):
     """Take a permit on all nodes."""
 
-    def take(*slots, answers=None):
-        return semaphore.play((ASK, answers or semaphore.toy.all_say(got(*slots))), n=len(slots))
-
-    return take
+    return lambda *slots: semaphore.play((ASK, semaphore.toy.all_say(got(*slots))), n=len(slots))
 
 
 @pytest.fixture
@@ -48,7 +45,7 @@ def ask(toy, pool):
     Each of its answers is what the nodes say to a look; the protocol's further arguments come first.
     """
 
-    def ask(protocol, *args, told=(), pool=pool):
+    def ask(protocol, *args, told=()):
         script = [("ask semaphore_inspect", answer) if not isinstance(answer, str) else answer for answer in told]
         return toy.play(protocol(toy.session, pool, toy.owner, *args), *script)
 

@@ -252,11 +252,6 @@ class GroupServer(TrialNode):
 
     # Waiting for replicas.
 
-    def has_answered(self, connection: Connection) -> bool:
-        """Return whether it has answered everything received over a connection."""
-        session = self._sessions.get(connection)
-        return super().has_answered(connection) and not (isinstance(session, ReplicatedSession) and session.blocked)
-
     def acknowledged(self, offset: int) -> int:
         """Return how many replicas have all up to that change."""
         return sum(stream.acked >= offset for stream in self.streams)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import hiredis
 
 from redsync._core.scripts import Script
-from redsync.testing.simulator.network import Connection
 from redsync.testing.simulator.virtual_nodes import NOTHING, Session, VirtualNode
 
 if TYPE_CHECKING:
@@ -54,10 +53,6 @@ class TrialNode(VirtualNode):
     def is_well(self) -> bool:
         """True if it executes all commands."""
         return self.state == "up" and self.trouble is None and self.store.refusal is None
-
-    def has_answered(self, _connection: Connection) -> bool:
-        """Return whether it has answered everything received over a connection."""
-        return self.state == "up"
 
     def listeners(self, channel: bytes) -> int:
         """Return how many of its connections subscribe to a channel."""

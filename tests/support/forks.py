@@ -20,11 +20,3 @@ def in_child(function):
         text = told.read().decode()
     os.waitpid(child, 0)
     return text
-
-
-def is_open(descriptor):
-    try:
-        os.fstat(descriptor)
-    except OSError:
-        return False
-    return True

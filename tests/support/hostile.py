@@ -17,7 +17,6 @@ class Hostile:
 
     Attributes:
         url: Its URL.
-        tries: The number of connections so far.
     """
 
     def __init__(self, answer):
@@ -25,7 +24,6 @@ class Hostile:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self.url = f"redis://127.0.0.1:{self.port}/0"
-        self.tries = 0
         self._closed = threading.Event()
         self._connections = []
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
@@ -37,7 +35,6 @@ class Hostile:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
-            self.tries += 1
             self._connections.append(connection)
             self._threads.append(threading.Thread(target=self._serve, args=(connection,), daemon=True))
             self._threads[-1].start()

@@ -20,7 +20,6 @@ from redsync._drivers.nodes import NodeInfo, make_nodes
 from redsync._drivers.requests import Request
 
 NODE_TIMEOUT = 0.25
-LATER = 1e12
 ANNA = Owner("desk", 1)
 SCRIPT = Script("ask", b"return 1", b"0" * 40)
 

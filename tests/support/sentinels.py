@@ -4,41 +4,36 @@ import contextlib
 
 from tests.support.hostile import Hostile, bulk
 
+COUNT = 3
+
 
 class FakeSentinels:
-    """Some Sentinels of one master, which answer as `say` last set, together or separately.
+    """The Sentinels of one master, which answer as `say` last set.
 
     Attributes:
         url: The URL of their node.
         ports: Their ports.
-        questions: The number of questions that each has answered.
     """
 
-    def __init__(self, count=3, replicas=0):
-        self._words = [None] * count
-        self.questions = [0] * count
+    def __init__(self, replicas=0):
+        self._said = None
         self._replicas = replicas
         self._stack = contextlib.ExitStack()
-        self._servers = [
-            self._stack.enter_context(Hostile(lambda words, index=index: [self._answer(index, words)]))
-            for index in range(count)
-        ]
-        self.ports = [server.port for server in self._servers]
+        servers = [self._stack.enter_context(Hostile(lambda words: [self._answer(words)])) for _ in range(COUNT)]
+        self.ports = [server.port for server in servers]
         hosts = ",".join(f"127.0.0.1:{port}" for port in self.ports)
         self.url = f"redis+sentinel://{hosts}/mymaster/0?replicas={replicas}"
 
-    def say(self, port, epoch, *, only=None):
-        """Let all of them, or one, say that the master of that epoch is at a port."""
-        for index in range(len(self._words)) if only is None else [only]:
-            self._words[index] = port, epoch
+    def say(self, port, epoch):
+        """Let them say that the master of that epoch is at a port."""
+        self._said = port, epoch
 
-    def _answer(self, index, words):
+    def _answer(self, words):
         if words[0].upper() != b"SENTINEL":
             return b"+OK\r\n"
-        self.questions[index] += 1
-        if self._words[index] is None or words[2] != b"mymaster":
+        if self._said is None or words[2] != b"mymaster":
             return b"-ERR No such master with that name\r\n"
-        port, epoch = self._words[index]
+        port, epoch = self._said
         question = words[1].upper()
         if question == b"GET-MASTER-ADDR-BY-NAME":
             return _array([b"127.0.0.1", b"%d" % port])
@@ -47,18 +42,15 @@ class FakeSentinels:
             "ip": "127.0.0.1",
             "port": port,
             "flags": "master",
-            "num-other-sentinels": len(self._words) - 1,
+            "num-other-sentinels": COUNT - 1,
             "config-epoch": epoch,
             "num-slaves": self._replicas,
         }
         return _array([str(word).encode() for item in fields.items() for word in item])
 
-    def close(self, index=None):
-        """End one of them, or all."""
-        if index is None:
-            self._stack.close()
-        else:
-            self._servers[index].close()
+    def close(self):
+        """End them."""
+        self._stack.close()
 
     def __enter__(self):
         return self
