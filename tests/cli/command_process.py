@@ -99,9 +99,9 @@ class Command(Born):
             terminal.hand_over()
 
     def finish(self):
-        """Wait for its end; return its output and errors, without the output read before."""
+        """Wait for its end; return its result, without the output read before."""
         out, err = self.communicate(timeout=PATIENCE)
-        return self._seen.decode() + (out or ""), err
+        return Ended(self.returncode, self._seen.decode() + (out or ""), err)
 
     def end(self):
         """Wait until it ends automatically; return its status."""

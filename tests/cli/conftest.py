@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from tests.cli.command_process import Command, Ended, Terminal
+from tests.cli.command_process import Command, Terminal
 from tests.support.nursery import ROOT, Nursery
 
 
@@ -62,18 +62,25 @@ def start(environment, eventually, nursery):
 def redsync(start):
     """Run a command to its end."""
 
-    def run(*arguments, **more):
-        command = start(*arguments, **more)
-        out, err = command.finish()
-        return Ended(command.returncode, out, err)
-
-    return run
+    return lambda *arguments, **more: start(*arguments, **more).finish()
 
 
 @pytest.fixture
 def lock_command(start):
     """Start `redsync lock` on the nodes."""
     return lambda *arguments, **more: start("lock", *arguments, **more)
+
+
+@pytest.fixture
+def running(lock_command):
+    """Start `redsync lock` with a command that says when it is ready; return it then."""
+
+    def running(*arguments, **more):
+        process = lock_command(*arguments, **more)
+        process.read_until("ready\n")
+        return process
+
+    return running
 
 
 @pytest.fixture

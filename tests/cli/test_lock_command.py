@@ -145,8 +145,8 @@ def test_waiter_says_that_it_waits_and_gets_the_lock(lock_command, client):
     first = process.stderr.readline()
     assert first == "redsync lock: waiting for 'x'\n"
     lock.release()
-    out, err = process.finish()
-    assert (process.returncode, out) == (0, "ran\n")
+    status, out, err = process.finish()
+    assert (status, out) == (0, "ran\n")
     assert err.startswith("redsync lock: acquired 'x' after ")
     assert "fencing token" in err
 
@@ -156,8 +156,7 @@ def test_min_hold_keeps_the_lock_after_a_short_command(lock_command, client, eve
     process.read_until("done\n")
     assert not client.get_fenced_lock("x").acquire(timeout=0.3)
     process.terminate()
-    process.finish()
-    assert process.returncode == 4
+    assert process.finish().status == 4
     assert client.get_fenced_lock("x").acquire(timeout=20)
 
 
@@ -180,5 +179,5 @@ def test_inherited_descriptors_may_be_many_and_reach_the_command(lock_command, t
     finally:
         for number in many:
             os.close(number)
-    assert process.finish() == ("", "")
+    assert process.finish() == (0, "", "")
     assert (tmp_path / "out").read_text() == "there\n"

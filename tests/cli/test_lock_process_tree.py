@@ -29,26 +29,20 @@ def test_processes_that_the_command_leaves_are_ended(run_lock, left):
     assert run_lock("x", "-k", "0.2", "-c", f"{left} exit 3") == (3, "", LEFT)
 
 
-def test_left_process_has_time_to_end_while_the_lock_is_held(lock_command, client):
-    process = lock_command(
-        "x", "-c", "exec 3<&0; (read line <&3; echo written) & echo ready; exit 3", stdin=subprocess.PIPE
-    )
-    process.read_until("ready\n")
+def test_left_process_has_time_to_end_while_the_lock_is_held(running, client):
+    process = running("x", "-c", "exec 3<&0; (read line <&3; echo written) & echo ready; exit 3", stdin=subprocess.PIPE)
     assert not client.get_fenced_lock("x").acquire(timeout=0.3)
     process.stdin.write("\n")
-    assert process.finish() == ("written\n", "")
-    assert process.returncode == 3
+    assert process.finish() == (3, "written\n", "")
 
 
-def test_terminated_shell_does_not_release_the_lock_before_its_job_ends(lock_command, client):
+def test_terminated_shell_does_not_release_the_lock_before_its_job_ends(running, client):
     job = "trap 'read line; exit' TERM; echo ready; while :; do sleep 0.02; done"
-    process = lock_command("x", "-c", f'sh -c "{job}" <&0; true', stdin=subprocess.PIPE)
-    process.read_until("ready\n")
+    process = running("x", "-c", f'sh -c "{job}" <&0; true', stdin=subprocess.PIPE)
     process.terminate()
     assert not client.get_fenced_lock("x").acquire(timeout=0.3)
     process.stdin.write("\n")
-    process.finish()
-    assert process.returncode == 143
+    assert process.finish().status == 143
 
 
 @pytest.fixture
@@ -60,45 +54,40 @@ def open_directory():
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="needs root and setpriv")
-def test_lock_is_kept_while_an_unkillable_process_writes(lock_command, client, open_directory):
+def test_lock_is_kept_while_an_unkillable_process_writes(running, client, open_directory):
     """The process runs as another user, which we may not signal."""
     stop = open_directory / "stop"
     before = ["setpriv", "--bounding-set=-kill", "--inh-caps=-kill"]
     stubborn = f"trap '' TERM; echo ready; until [ -e {stop} ]; do sleep 0.02; done"
     other = ["setpriv", "--reuid", "65534", "--clear-groups", "sh", "-c", stubborn]
-    process = lock_command("x", "--lease", "2", "--max-hold", "0.3", "-k", "0.2", "--", *other, before=before)
-    process.read_until("ready\n")
+    process = running("x", "--lease", "2", "--max-hold", "0.3", "-k", "0.2", "--", *other, before=before)
     line = process.stderr.readline()
     assert line.startswith(
         "redsync lock: can't end these processes of the command; keeping the lock while renewals succeed: "
     )
     assert not client.get_fenced_lock("x").acquire(timeout=3)
     stop.touch()
-    process.finish()
-    assert process.returncode == 124
+    assert process.finish().status == 124
     assert client.get_fenced_lock("x").acquire(timeout=20)
 
 
 # Without its shim, or with a stopped one
 
 
-def test_command_is_ended_with_its_shim(lock_command, client):
-    process = lock_command("x", "-c", "setsid sleep 60 & echo ready; sleep 60")
-    process.read_until("ready\n")
+def test_command_is_ended_with_its_shim(running, client):
+    process = running("x", "-c", "setsid sleep 60 & echo ready; sleep 60")
     os.kill(find(process)[1], signal.SIGKILL)
-    _, err = process.finish()
-    assert process.returncode == 125
+    status, _, err = process.finish()
+    assert status == 125
     assert err == "redsync lock: ended the command: the process that enforces its deadline had ended\n"
     assert client.get_fenced_lock("x").acquire(False)
 
 
-def test_stopped_shim_sees_the_end_of_the_command(lock_command):
-    process = lock_command("x", "-c", "echo ready; read line; exit 3", stdin=subprocess.PIPE)
-    process.read_until("ready\n")
+def test_stopped_shim_sees_the_end_of_the_command(running):
+    process = running("x", "-c", "echo ready; read line; exit 3", stdin=subprocess.PIPE)
     os.kill(find(process)[1], signal.SIGSTOP)
     process.stdin.write("\n")
-    process.finish()
-    assert process.returncode == 3
+    assert process.finish().status == 3
 
 
 def test_command_stopped_before_its_start_does_not_start_without_its_lock(lock_command, client, eventually, tmp_path):
@@ -123,8 +112,7 @@ def test_command_stopped_before_its_start_does_not_start_without_its_lock(lock_c
     os.kill(holder, signal.SIGSTOP)
     eventually(lambda: child not in process.tree())
     os.kill(holder, signal.SIGCONT)
-    process.finish()
-    assert process.returncode == 124
+    assert process.finish().status == 124
     assert not (tmp_path / "ran").exists()
 
 
@@ -132,11 +120,10 @@ def end_of(client):
     return time.monotonic() + client.inspect("x").holders[0].remaining
 
 
-def test_command_with_on_lost_ignore_outlives_its_shim(lock_command, tmp_path, eventually):
+def test_command_with_on_lost_ignore_outlives_its_shim(running, tmp_path, eventually):
     done = tmp_path / "done"
     command = f"echo ready; read line; touch {done}"
-    process = lock_command("x", "--on-lost", "ignore", "-c", command, stdin=subprocess.PIPE)
-    process.read_until("ready\n")
+    process = running("x", "--on-lost", "ignore", "-c", command, stdin=subprocess.PIPE)
     process.kill()
     process.wait()
     process.stdin.write("\n")

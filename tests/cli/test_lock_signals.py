@@ -27,8 +27,8 @@ def test_signal_while_waiting_leaves_no_place_in_the_queue(lock_command, client,
         process = lock_command("x", *kind, "--", "echo", "ran")
         eventually(lambda: client.inspect("x").waiters)
         process.send_signal(number)
-        out, err = process.finish()
-        assert (process.returncode, out) == (128 + number, "")
+        status, out, err = process.finish()
+        assert (status, out) == (128 + number, "")
         assert err.endswith(f"redsync lock: ended by signal {number.value} before the command started\n")
         eventually(lambda: not client.inspect("x").waiters)
     assert lock.acquire(False)
@@ -41,9 +41,9 @@ def test_second_interrupt_while_waiting_does_not_disturb_the_first(lock_command,
         eventually(lambda: client.inspect("x").waiters)
         for _ in range(5):
             process.send_signal(signal.SIGINT)
-        _, err = process.finish()
+        status, _, err = process.finish()
         # A signal after Python has removed its handlers, at exit, ends us by its default action.
-        assert process.returncode in {130, -signal.SIGINT}
+        assert status in {130, -signal.SIGINT}
         assert "Traceback" not in err
         eventually(lambda: not client.inspect("x").waiters)
 
@@ -58,28 +58,25 @@ def test_signal_while_running_reaches_the_command_and_all_it_started(lock_comman
     process.stdin.flush()
     process.read_until("ready\n")
     process.send_signal(number)
-    assert process.wait(20) == 128 + number
-    assert process.finish() == ("", "")
+    process.wait(20)  # its input is still open
+    assert process.finish() == (128 + number, "", "")
     assert not client.get_fenced_lock("x").locked()
 
 
-def test_command_that_handles_a_signal_decides_its_status(lock_command):
-    process = lock_command("x", "-c", "trap 'echo tidy; exit 5' TERM; echo ready; while :; do sleep 0.02; done")
-    process.read_until("ready\n")
+def test_command_that_handles_a_signal_decides_its_status(running):
+    process = running("x", "-c", "trap 'echo tidy; exit 5' TERM; echo ready; while :; do sleep 0.02; done")
     process.terminate()
-    assert process.finish()[0] == "tidy\n"
-    assert process.returncode == 5
+    status, out, _ = process.finish()
+    assert (status, out) == (5, "tidy\n")
 
 
-def test_signals_that_the_command_ignores_do_not_end_it(lock_command, client):
-    process = lock_command("x", "-c", RELUCTANT)
-    process.read_until("ready\n")
+def test_signals_that_the_command_ignores_do_not_end_it(running, client):
+    process = running("x", "-c", RELUCTANT)
     for _ in range(3):
         process.terminate()
     assert not client.get_fenced_lock("x").acquire(timeout=0.3)
     os.killpg(process.command_group(), signal.SIGKILL)
-    process.finish()
-    assert process.returncode == 137
+    assert process.finish().status == 137
 
 
 def test_ignored_hangup_stays_ignored(lock_command):
@@ -89,15 +86,13 @@ def test_ignored_hangup_stays_ignored(lock_command):
         "import os,signal,sys\nsignal.signal(1, signal.SIG_IGN)\nos.execv(*sys.argv[1:2], sys.argv[1:])",
     ]
     process = lock_command("x", "-c", "kill -HUP $$; echo survived", before=ignore)
-    assert process.finish()[0] == "survived\n"
+    assert process.finish().out == "survived\n"
 
 
 @pytest.mark.parametrize("program", [RELUCTANT, "echo ready; kill -STOP $$"], ids=["ignores TERM", "stopped"])
-def test_max_hold_kills_a_command_that_does_not_end(lock_command, client, program):
-    process = lock_command("x", "--max-hold", "0.3", "-k", "0.3", "-c", program)
-    process.read_until("ready\n")
-    process.finish()
-    assert process.returncode == 124
+def test_max_hold_kills_a_command_that_does_not_end(running, client, program):
+    process = running("x", "--max-hold", "0.3", "-k", "0.3", "-c", program)
+    assert process.finish().status == 124
     assert not client.get_fenced_lock("x").locked()
 
 

@@ -147,7 +147,8 @@ def test_reader_that_ends_early_is_not_reported(arguments, start, make_client):
         os.close(reader)
         command = start(*arguments, stdout=end)
         os.close(end)
-        assert (command.finish()[1], command.returncode) == ("", 141)
+        status, _, err = command.finish()
+        assert (status, err) == (141, "")
 
 
 def test_lock_ignores_a_standard_output_that_can_not_be_written(run_lock):
