@@ -64,6 +64,7 @@ from tests.simulation.scenario import Scenario
 from tests.support.hunting import hunt, trust_records
 from tests.support.mistakes import (
     AS_THEY_CAME,
+    BELIEVE_REQUESTS,
     FIT,
     GRANT_TO_ANY_OWNER,
     HAS,
@@ -269,10 +270,7 @@ MISTAKES = [
     # Permits and rates.
     Mistake(
         "nodes believe the limit in a request", PermitBound, "are held where there are 2", take_more_than_is_left,
-        scripts=script(
-            "semaphore_acquire",
-            ("its_version > version or its_version == version and its_limit ~= limit or ", ""),
-        ),
+        scripts=BELIEVE_REQUESTS,
     ),
     Mistake(
         "a renewal leaves the limit behind", PermitBound, "are held where there are 2", take_more_than_is_left,
@@ -301,11 +299,7 @@ MISTAKES = [
         patch=instead(WindowClaim, "_keep", keep_blindly),
     ),
     Mistake(
-        "nodes believe the rate in a request", SlidingWindow, "where there are", 1001, "limiter",
-        script(
-            "semaphore_acquire",
-            ("its_version > version or its_version == version and its_limit ~= limit or ", ""),
-        ),
+        "nodes believe the rate in a request", SlidingWindow, "where there are", 1001, "limiter", BELIEVE_REQUESTS,
     ),
     Mistake(
         "the latest success is cancelled", SlidingWindow, "where there are", 1005, "limiter",

@@ -267,6 +267,9 @@ RENEWS_ALL = (
     "local refusal; "
     "for _, each in ipairs(redis.call('zrangebyscore', key, '(0', '+inf')) do put(key, each, until_ms, count) end"
 )
+BELIEVE_REQUESTS = script(
+    "semaphore_acquire", ("its_version > version or its_version == version and its_limit ~= limit or ", "")
+)
 HAS = "if had and is_live(had) then\n  local refusal = put"
 REFUSES = "if had and redis.call('exists', 'redsync_queue:{redsync:x}') == 1 then return {1, 'writers'} end\n"
 
