@@ -172,8 +172,23 @@ async def test_all_tasks_of_a_client_with_one_server_twice_get_the_error(nodes):
     results = await asyncio.gather(*(lock.acquire() for lock in locks), client.__aenter__(), return_exceptions=True)
     assert {type(result) for result in results} == {ConfigurationError}
     assert "are the same server" in str(results[0])
-    with pytest.raises(RedsyncError):
-        await locks[0].acquire()
+    await client.close()
+
+
+@in_loop
+async def test_each_call_to_a_client_with_one_server_twice_tells_why_it_is_closed(nodes):
+    """Not only those that wait when its first connections find that out: they may be cancelled, or have a timeout."""
+    client = AsyncClient([nodes.urls[0], nodes.urls[0].replace("127.0.0.1", "localhost")])
+    starting = asyncio.create_task(client.__aenter__())
+    await turns(1)
+    starting.cancel()
+    await asyncio.wait([starting])
+    lengths = []
+    for _ in range(3):
+        with pytest.raises(ConfigurationError, match="are the same server") as raised:
+            await client.get_lock("x").acquire()
+        lengths.append(len(raised.traceback))
+    assert lengths[1] == lengths[2]
     await client.close()
 
 

@@ -223,11 +223,14 @@ class AioLife(AnyLife):
         Raises:
             ClientClosedError: The client was closed.
             ConfigurationError: The client belongs to another loop.
+            Exception: Its first connections found an error that no later one can mend.
         """
         loop, runner = asyncio.get_running_loop(), self.runner
         if self.loop not in (None, loop):
             # First: if its loop has ended, the client is closed, but the application has not closed it.
             raise ConfigurationError(_OTHER_LOOP)
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)  # else each call would lengthen its traceback
         runner.require_open()
         if self.task is None:
             self.loop = loop
