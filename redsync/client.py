@@ -62,8 +62,9 @@ class Client(AnyClient[ThreadRunner]):
             Locks with a longer lease are guarded for that long, unless this is 0.
         outage_timeout: The longest wait in seconds while no quorum of nodes answers, for calls without a shorter
             timeout; then `QuorumError`. None: the lease; `math.inf`: no limit. The error comes at once if no quorum
-            has ever answered this client, and most nodes refuse the password or a command, or are not Redis servers.
-            Waits for other owners, or for a restart guard, have no such limit.
+            has ever answered this client, and most nodes refuse the password, a command or the database number, do not
+            speak RESP3, or have an untrusted certificate, unless that has expired or is not valid yet. Waits for other
+            owners, or for a restart guard, have no such limit.
         max_connections: The most connections per node for threads that ask at the same time; further threads share the
             one of the maintenance thread.
         listeners: Called with each event, in the thread that notices it, or in one that the client has for this: a slow

@@ -46,6 +46,13 @@ _SLOWER = 4
 _AGAIN = re.compile(r"no new grants for ([0-9]+\.[0-9]) s")
 """In a node's reason to fail: when it takes part again."""
 
+_LASTING = (
+    *("Protocol error", "does not speak RESP3", "not Redis or Valkey", "unknown command", "DB index"),
+    "CERTIFICATE_VERIFY_FAILED",
+)
+_PASSING = "certificate has expired", "certificate is not yet valid"
+"""In a reason to fail: that it lasts until someone changes the client or the server; that a time mends it after all."""
+
 NEW, EXISTING = 1, 2
 """Grants of a lock: the node keeps the claim from now on, or kept it already."""
 
@@ -179,14 +186,22 @@ def gives_up(session: Session, tally: Tally, since: float) -> bool:
 
     A wait for other owners may be endless, a wait for nodes must not. It ends with the outage timeout, or at once if no
     quorum has ever answered this client, and enough nodes fail for a reason that time does not mend: they refuse the
-    password or the command, or speak another protocol.
+    password, the command or the database, have an untrusted certificate, or speak another protocol.
     """
     if tally.at >= since + session.timing.outage_timeout:
         return True
     if session.answered:
         return False
-    lasting = sum(is_refusal(reason) or reason.startswith("Protocol error") for reason in _failures(tally))
+    lasting = sum(_lasts(reason) for reason in _failures(tally))
     return lasting > len(tally.nodes) - tally.quorum
+
+
+def _lasts(reason: str) -> bool:
+    """Return whether a node fails for a reason that time does not mend; of several witnesses, all must have one."""
+    return all(
+        is_refusal(part) or (any(text in part for text in _LASTING) and not any(text in part for text in _PASSING))
+        for part in reason.split("; ")
+    )
 
 
 def no_quorum(name: str | bytes, tally: Tally, label: str = "lock", *, at: float | None = None) -> QuorumError:

@@ -12,6 +12,7 @@ from redsync._protocols.answers import (
     WRONG_TYPE,
     Refusal,
     ask_all,
+    gives_up,
     has_answers,
     no_quorum,
     type_error,
@@ -106,6 +107,31 @@ def test_errors_name_the_lock_and_list_all_votes():
         assert error.votes == tally.votes
         assert "b'\\xff'" in str(error)
     assert isinstance(no_quorum("x", tally), QuorumError)
+
+
+CERTIFICATE = "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: {}. (_ssl.c:1006)".format
+SENTINELS = "0 of 2 Sentinels name the master, 2 must: s1:26379: {}; s2:26379: {}".format
+LASTING = [
+    *("NOAUTH Authentication required.", "ERR unknown command 'HELLO'", "DB index is out of range"),
+    *("answers HELLO with b'OK': it does not speak RESP3", "it is not Redis or Valkey ('')"),
+    *('Protocol error, got "H" as reply type byte', CERTIFICATE("self-signed certificate")),
+    SENTINELS("ERR unknown command 'SENTINEL'", "NOAUTH Authentication required."),
+]
+PASSING = [
+    *("Connection refused", "timed out", "LOADING Redis is loading the dataset in memory"),
+    *(CERTIFICATE("certificate has expired"), CERTIFICATE("certificate is not yet valid")),
+    SENTINELS("ERR unknown command 'SENTINEL'", "Connection refused"),
+]
+
+
+@pytest.mark.parametrize("reason", LASTING + PASSING)
+def test_wait_for_nodes_ends_at_once_only_if_a_majority_fails_for_a_reason_that_lasts(toy, reason):
+    for lasting in (1, 2):
+        tally = tally_of(*[reason] * lasting, *["Connection refused"] * (3 - lasting))
+        tally.at = toy.now
+        assert gives_up(toy.session, tally, toy.now) == (lasting == 2 and reason in LASTING)
+    toy.session.answered = True
+    assert not gives_up(toy.session, tally, toy.now)
 
 
 # Looks.
