@@ -43,7 +43,11 @@ from redsync._signal_safe import SafeLock
 __all__ = ["AnyLinkSet", "LinkSet", "Shared"]
 
 _MOST_PENDING: Final = 1000
-"""The most commands without an answer over one link; a node that owes more gets only releases."""
+"""The most commands without an answer over one link, or those of all callers; a node that owes more gets only releases.
+"""
+
+_FEW_PENDING: Final = 32
+"""The most commands without an answer over a link of a caller that never keep asks from it."""
 
 _PAUSE: Final = 0.1
 """Seconds after a failed connection until a set tries again."""
@@ -193,7 +197,7 @@ class AnyLinkSet(ABC):
                 # After the process was suspended, the replies may lie unread.
                 self.read()
                 self._look_at(link, now)
-            late = link.silence(now) > self._shared.node_timeout or len(link.pending) > _MOST_PENDING
+            late = link.silence(now) > self._shared.node_timeout or self._owes_too_many(link)
         link = self.links[node.index]
         eligible: list[Request] = []
         for request in requests:
@@ -209,6 +213,9 @@ class AnyLinkSet(ABC):
             else:
                 self.miss(node, request, reason)
         return eligible
+
+    def _owes_too_many(self, link: Any) -> bool:
+        return len(link.pending) > _MOST_PENDING
 
     def _look_at(self, link: Any, now: float) -> None:
         """Suspect a link that has owed replies for too long; give it up after a longer time."""
@@ -548,6 +555,14 @@ class LinkSet(AnyLinkSet):
         return nodes
 
     # A round.
+
+    def _owes_too_many(self, link: Link) -> bool:
+        if len(link.pending) <= _FEW_PENDING:
+            return False
+        # Over all sets, as each release looks through all of these, see `keep_behind`. One set may have most of them:
+        # a working node may be much further away than the others.
+        links = [link_set.links[link.index] for link_set in self._shared.releases.others()]
+        return sum([len(each.pending) for each in links if each is not None]) > _MOST_PENDING
 
     def wait(self, request: Request, deadline: float) -> bool:
         """Read until the request is done, or the deadline has passed and nothing is left to read; return if done."""

@@ -24,14 +24,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from redsync._core.interruptions import expected
 from redsync._core.memory import FIRST_USE
 from redsync._drivers.any_maintenance import ASK_EVERY, PAUSE_AFTER_FAILURE, AnyMaintenance, Stopped, WitnessPoll, Work
 from redsync._drivers.handshake_connections import HandshakeConnection, describe_error, open_blocking, pack
 from redsync._drivers.handshakes import join
-from redsync._drivers.link_sets import LinkSet, Shared
+from redsync._drivers.link_sets import AnyLinkSet, LinkSet, Shared
 from redsync._drivers.links import AnyLink, Link
 from redsync._drivers.nodes import INTERRUPTED, TIMEOUTS, ConnectionId, Node, NodeInfo
 from redsync._drivers.notifier import quietly
@@ -68,6 +68,9 @@ class _OwnSet(LinkSet):
     def wait(self, request: Request, deadline: float) -> bool:
         self._maintenance.work_for(request, deadline)
         return request.done
+
+    def _owes_too_many(self, link: Any) -> bool:
+        return AnyLinkSet._owes_too_many(self, link)  # It carries the commands of many.
 
     def arrive(self, index: int, link: Link | str) -> None:
         self._maintenance.post(partial(self._maintenance.take_connection, index, link))

@@ -369,11 +369,25 @@ def test_only_whole_answers_show_that_a_node_works(desk, link_set, fars, first, 
 
 
 def test_node_with_too_many_commands_unanswered_gets_only_releases(desk, link_set, fars, monkeypatch):
+    desk.releases.others = lambda: [link_set]
     monkeypatch.setattr(link_sets, "_MOST_PENDING", 3)
+    monkeypatch.setattr(link_sets, "_FEW_PENDING", 0)
     for _ in range(4):
         assert desk.ask(link_set).tally.sent == 0b111
     assert desk.ask(link_set).tally.sent == 0
     assert desk.ask(link_set, deliver_to=0b001).tally.sent == 0b001
+
+
+def test_unanswered_commands_over_all_sets_of_callers_are_limited(desk):
+    """Each release looks through them. But a set alone may have many: a node may be further away than the others."""
+    sets = [desk.connected()[0] for _ in range(4)]
+    desk.releases.others = lambda: sets
+    sent = [[desk.ask(each).tally.sent for _ in range(500)].count(0b111) for each in sets]
+    for each in sets:
+        each.end("the test is over", orderly=True)
+    assert sent[:2] == [500, 500]
+    assert sum(sent) < 1100
+    assert min(sent) > 20
 
 
 # Replies that no node sends.

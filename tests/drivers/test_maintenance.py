@@ -83,6 +83,14 @@ def tended():
     tended.close()
 
 
+def test_own_connections_carry_many_commands_of_callers_although_theirs_have_many_unanswered(tended):
+    sets, _ = tended.lend()
+    tended.desk.releases.others = tended.pool.sets
+    for link_set in (sets[0], tended.own):
+        assert [tended.desk.ask(link_set).tally.sent for _ in range(700)] == [0b111] * 700
+    tended.pool.throw_away(sets)
+
+
 # Sets that were thrown away.
 
 
