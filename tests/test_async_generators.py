@@ -6,17 +6,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 import pytest
 
 from redsync import HoldLost, HoldOrphaned, LeaseLostError
-from tests.aio_support import (
-    ENDLESS,
-    claims,
-    client_of,
-    goes_on,
-    in_loop,
-    run,
-    run_until,
-    until,
-    uvloop_in_sweeps,
-)
+from tests.aio_support import ENDLESS, claims, client_of, goes_on, in_loop, run, run_until, until, uvloop_in_sweeps
 from tests.support.kinds import KINDS, another, each_entered
 from tests.support.locks import PATIENCE, lose
 

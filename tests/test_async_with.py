@@ -6,17 +6,7 @@ from contextlib import aclosing, suppress
 import pytest
 
 from redsync import AsyncHold, HoldLost, LeaseLostError
-from tests.aio_support import (
-    ENDLESS,
-    claims,
-    client_of,
-    comes_out,
-    goes_on,
-    in_loop,
-    turns,
-    until,
-    uvloop_in_sweeps,
-)
+from tests.aio_support import ENDLESS, claims, client_of, comes_out, goes_on, in_loop, turns, until, uvloop_in_sweeps
 from tests.support.locks import lose
 
 

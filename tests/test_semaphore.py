@@ -7,13 +7,7 @@ from functools import partial
 
 import pytest
 
-from redsync import (
-    AcquireTimeout,
-    LeaseLostError,
-    NotOwnedError,
-    OverReleaseError,
-    Permit,
-)
+from redsync import AcquireTimeout, LeaseLostError, NotOwnedError, OverReleaseError, Permit
 
 pytestmark = pytest.mark.usefixtures("both_flavours", "all_nodes_met")
 

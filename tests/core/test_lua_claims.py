@@ -4,19 +4,7 @@ import pytest
 import redis
 
 from redsync._core.keys import LockKeys
-from tests.core.conftest import (
-    EXISTING,
-    FOURTH,
-    KEYS,
-    LEASE,
-    ME,
-    NEW,
-    OTHER,
-    SLACK,
-    THIRD,
-    WRONG_TYPE,
-    waiter_of,
-)
+from tests.core.conftest import EXISTING, FOURTH, KEYS, LEASE, ME, NEW, OTHER, SLACK, THIRD, WRONG_TYPE, waiter_of
 from tests.support.trouble import read_only
 
 # Acquire.

@@ -71,10 +71,7 @@ def test_client_goes_on_without_sentinels_but_needs_them_to_reconnect(client, se
 
 
 def test_name_that_no_sentinel_knows_is_refused_at_once():
-    with (
-        FakeSentinels() as sentinels,
-        pytest.raises(ConfigurationError, match="Sentinels know no master named"),
-    ):
+    with FakeSentinels() as sentinels, pytest.raises(ConfigurationError, match="Sentinels know no master named"):
         Client(sentinels.url, lease=LEASE)
 
 
