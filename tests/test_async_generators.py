@@ -132,14 +132,18 @@ async def test_loss_after_the_task_has_ended_is_raised_at_the_end_of_the_with(no
 @each_entered
 @in_loop
 async def test_dropped_coroutine_releases_its_lock_in_the_next_turns(nodes, raw, kind):
+    """Even if it is dropped in a callback of the loop, where no task runs."""
     async with client_of(nodes) as client:
         lock = KINDS[kind](client)
-        for sleep in (sleep_in, sleep_in_rows_of):
-            await drop(sleep(lock))
-            await becomes_free(nodes, kind)
-            await until(lambda: not lock._entered)
-            assert not is_held(client)
-            await goes_on()
+        for call in (lambda close: close(), asyncio.get_running_loop().call_soon):
+            for sleep in (sleep_in, sleep_in_rows_of):
+                coroutine = sleep(lock)
+                await begin(coroutine)
+                call(coroutine.close)  # RuntimeError if it awaited
+                await becomes_free(nodes, kind)
+                await until(lambda: not lock._entered)
+                assert not is_held(client)
+                await goes_on()
 
 
 @in_loop
@@ -157,18 +161,6 @@ async def test_coroutine_dropped_in_the_middle_of_a_step_releases_its_lock_after
 
         assert await client.runner.run(step())
         await becomes_free(nodes)
-        assert not is_held(client)
-
-
-@each_entered
-@in_loop
-async def test_coroutine_dropped_in_a_callback_of_the_loop_releases_its_lock(nodes, kind):
-    """Where no task runs."""
-    async with client_of(nodes) as client:
-        coroutine = sleep_in(KINDS[kind](client))
-        await begin(coroutine)
-        asyncio.get_running_loop().call_soon(coroutine.close)
-        await becomes_free(nodes, kind)
         assert not is_held(client)
 
 

@@ -1,6 +1,5 @@
 """Valkey by its own names: its schemes of URLs, and clients of valkey-py, a fork of redis-py, as nodes."""
 
-import asyncio
 import re
 
 import fakeredis
@@ -8,7 +7,7 @@ import pytest
 import valkey
 import valkey.asyncio
 
-from redsync import AsyncClient, Client, ConfigurationError
+from redsync import Client, ConfigurationError
 
 
 def test_urls_may_have_the_scheme_of_valkey(nodes, make_client):
@@ -30,19 +29,13 @@ def test_urls_of_all_forms_may_have_it(url, address):
         assert client.nodes()[0].address == address
 
 
-def test_clients_of_valkey_py_are_nodes_with_all_their_settings(nodes, raw, make_client):
-    client = make_client([valkey.Valkey(port=port, db=1) for port in nodes.ports])
+@pytest.mark.asyncio_too
+@pytest.mark.usefixtures("both_flavours")
+def test_clients_of_valkey_py_are_nodes_with_all_their_settings(nodes, raw, make_client, flavour):
+    module = valkey if flavour == "threads" else valkey.asyncio
+    client = make_client([module.Valkey(port=port, db=1) for port in nodes.ports])
     with client.get_lock("x", timeout=5):
         assert not any(node.exists("redsync:x") for node in raw)  # it is in database 1
-
-
-def test_clients_of_valkey_py_for_asyncio_are_nodes(nodes):
-    async def main():
-        given = [valkey.asyncio.Valkey(port=port) for port in nodes.ports]
-        async with AsyncClient(given, restart_guard=0) as client, client.get_lock("x", timeout=5) as hold:
-            assert not hold.lost
-
-    asyncio.run(main())
 
 
 @pytest.mark.parametrize(
