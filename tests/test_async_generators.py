@@ -92,6 +92,76 @@ async def test_closed_generator_has_sent_its_release(nodes, raw, kind, loop):
         await until(lambda: not lock._entered)
 
 
+class Wrapped:
+    """A context manager of the application around a lock."""
+
+    def __init__(self, lock):
+        self.lock = lock
+
+    async def __aenter__(self):
+        return await self.lock.__aenter__()
+
+    async def __aexit__(self, *error):
+        return await self.lock.__aexit__(*error)
+
+
+class Stacked(Wrapped):
+    async def __aenter__(self):
+        self.stack = AsyncExitStack()
+        return await self.stack.enter_async_context(self.lock)
+
+    async def __aexit__(self, *error):
+        return await self.stack.__aexit__(*error)
+
+
+class Filled(Stacked):
+    """Its stack is filled by a function, whose frame ends before the body begins."""
+
+    async def __aenter__(self):
+        self.stack = AsyncExitStack()
+        return await self.fill()
+
+    async def fill(self):
+        return await self.stack.enter_async_context(self.lock)
+
+
+@pytest.mark.parametrize("wrapper", [Wrapped, Stacked, Filled])
+@pytest.mark.parametrize("kind", ["lock", "multi"])
+@in_loop
+async def test_closed_generator_releases_what_another_context_manager_entered(nodes, kind, wrapper):
+    async with client_of(nodes) as client:
+        lock = KINDS[kind](client)
+        await break_off(rows(wrapper(lock)))
+        await becomes_free(nodes, kind)
+        await drop(sleep_in(wrapper(lock)))
+        await becomes_free(nodes, kind)
+        await until(lambda: not lock._entered)
+
+
+@pytest.mark.parametrize("wrapper", [Wrapped, Stacked, Filled])
+@in_loop
+async def test_closed_generator_leaves_the_permit_of_another_task(nodes, wrapper):
+    async with client_of(nodes) as client:
+        semaphore = client.get_semaphore("x", 2)
+        entered = asyncio.Event()
+
+        async def keep():
+            async with wrapper(semaphore):
+                entered.set()
+                await asyncio.sleep(ENDLESS)
+
+        stream = rows(wrapper(semaphore))
+        await anext(stream)
+        task = asyncio.create_task(keep())
+        await entered.wait()
+        (permit,) = [hold for holds in semaphore._entered.values() for hold in holds][1:]
+        await stream.aclose()
+        permit.check()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
 def test_generators_left_at_the_end_of_the_loop_are_silent(nodes, raw):
     streams = []
 

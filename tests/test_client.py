@@ -299,7 +299,7 @@ def test_close_ends_waits_and_releases_the_holds_of_others(make_client, make_wor
 
 def test_dropped_client_releases_and_ends_its_threads(nodes, raw, eventually, maintenance_threads):
     client = Client(nodes.urls, restart_guard=0)
-    client.get_lock("x").acquire()
+    client.get_lock("x", on_lost=print).acquire()
     eventually(lambda: raw.count("redsync:x") == 5)
     assert len(maintenance_threads()) == 1
     del client

@@ -124,6 +124,28 @@ def test_wait_raises_when_the_hold_was_lost_and_leaves_no_waiter_if_that_is_know
     assert lock.acquire(False)
 
 
+def test_loss_after_a_wait_in_a_nested_with_is_told(client, raw, eventually):
+    told = []
+    outer = client.get_lock("x", on_lost=told.append)
+    with pytest.raises(LeaseLostError), outer:  # noqa: PT012  # the body of the lock
+        condition = threading.Condition(outer)
+        with condition:
+            condition.wait(0.01)
+        for node in raw:
+            node.flushall()
+        with pytest.raises(LeaseLostError):
+            outer.extend()
+        eventually(lambda: told)
+
+
+def test_holds_of_other_objects_of_the_lock_go_on_after_a_wait(client):
+    condition = threading.Condition(client.get_lock("x"))
+    with client.get_lock("x") as hold, condition:
+        condition.wait(0.01)
+        hold.check()
+        hold.extend()
+
+
 # Multi-locks
 
 multi = pytest.mark.parametrize("lock", ["multi of reentrant ones"], indirect=True)

@@ -115,6 +115,37 @@ def test_request_that_ends_keeps_the_permits_of_the_others(client, other):
     assert semaphore.available() == 2
 
 
+class Wrapped:
+    """A context manager of the application around a lock."""
+
+    def __init__(self, lock):
+        self.lock = lock
+
+    def __enter__(self):
+        return self.lock.__enter__()
+
+    def __exit__(self, *error):
+        return self.lock.__exit__(*error)
+
+
+def test_generator_that_ends_leaves_the_permit_of_another_one_whatever_wraps_the_semaphore(client):
+    semaphore, permits = client.get_semaphore("x", 2), []
+
+    def dependency():
+        with Wrapped(semaphore) as permit:
+            permits.append(permit)
+            yield
+
+    first, second = dependency(), dependency()
+    next(first)
+    next(second)
+    first.close()
+    permits[1].check()
+    with pytest.raises(NotOwnedError):
+        permits[0].check()
+    second.close()
+
+
 def test_generator_that_lost_its_lock_leaves_the_holds_of_other_threads(client, is_free, other):
     """Else the body of the thread that closes it would continue without the lock."""
     lock = client.get_lock("x")

@@ -148,7 +148,7 @@ class HoldState:
     on_lost: list[Callable[[HoldState], object]] = field(default_factory=list)
     loss_callbacks: list[Callable[[HoldState], object]] = field(default_factory=list)
     end_waiters: int = 0
-    entered: dict[object, ReferenceType[object]] = field(default_factory=dict)
+    entered: dict[Any, ReferenceType[object]] = field(default_factory=dict)
     rolled_back: bool = False
     released: int = 0
     task: ReferenceType[Any] | None = None

@@ -64,8 +64,7 @@ def check_url(url: str) -> None:
         raise NodeUrlError(f"is not a valid URL; expected {_LIKE}, and {_QUOTED}") from None
     if "#" in url:
         raise NodeUrlError(f"has a # in its URL, which would end it; {_QUOTED}")
-    if any("=" not in option for option in parts.query.split("&") if option):
-        raise NodeUrlError(f"has an option without a value in its URL; {_QUOTED}")
+    _check_options(parts.query)
     if parts.scheme == "unix":
         if parts.hostname or not parts.path.startswith("/"):
             raise NodeUrlError("has a URL without the path of a socket; expected something like unix:///run/redis.sock")
@@ -73,6 +72,11 @@ def check_url(url: str) -> None:
         raise NodeUrlError(f"has a URL without a host; expected {_LIKE}, and {_QUOTED}")
     elif not _DATABASE.fullmatch(parts.path):
         raise NodeUrlError(f"has a URL whose path is not the number of a database; expected {_LIKE}, and {_QUOTED}")
+
+
+def _check_options(query: str) -> None:
+    if any("=" not in option for option in query.split("&") if option):
+        raise NodeUrlError(f"has an option without a value in its URL; {_QUOTED}")
 
 
 class ServersUrl(NamedTuple):
@@ -136,6 +140,7 @@ def _parts(url: str) -> tuple[str, str, str, str, dict[str, str]]:
     read = _SERVERS.fullmatch(url)
     # No path is valid for both kinds that begins with a slash.
     tls, login, hosts, path, query = ("", "", "", "/", "") if read is None else read.groups(default="")
+    _check_options(query)
     return tls, login and f"{login}@", hosts, path, dict(parse_qsl(query, keep_blank_values=True))
 
 
@@ -170,4 +175,4 @@ def _address(host: str, port: int) -> str:
     read = _HOST.fullmatch(host)
     if read is None or not 0 < int(read[2] or port) < 1 << 16:
         raise NodeUrlError("names a server that is not host:port")
-    return f"{read[1]}:{read[2] or port}"
+    return f"{read[1].lower()}:{int(read[2] or port)}"

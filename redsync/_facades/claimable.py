@@ -97,8 +97,8 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
             raise TypeError(f"on_lost is a function that takes the hold, not `async def`; not {on_lost!r}")
         self._on_lost = on_lost
         self._options: dict[str, Any] = {"timeout": timeout, "lease": lease, "max_hold": max_hold, "on_lost": on_lost}
-        # Not a bound method: a hold must not keep a lock object alive that the program has dropped.
-        self._tell_lost = None if on_lost is None else partial(_tell_lost, partial(self._HOLD, host), on_lost)
+        # Not a bound method: a hold must keep neither a lock object nor a client alive that the program has dropped.
+        self._tell_lost = None if on_lost is None else partial(_tell_lost, partial(self._HOLD, host.runner), on_lost)
         self._entered = {}
 
     @property
@@ -178,7 +178,7 @@ class ThreadClaimable(Claimable[Runner, ThreadHoldT], ThreadEnterable[ThreadHold
             if state is not None:
                 state.task = state.task or task
                 self._note_success(state, request)
-                hold = self._HOLD(self._host, state, self._tell_lost)
+                hold = self._HOLD(runner, state, self._tell_lost)
                 if enter is not None:
                     enter(hold)
         except BaseException:
@@ -242,7 +242,7 @@ class TaskClaimable(Claimable[AsyncRunner, TaskHoldT], TaskEnterable[TaskHoldT])
             # No await from here on, so nothing comes between the acquire and its `__aexit__`.
             if state is not None:
                 self._note_success(state, request)
-                hold = self._HOLD(self._host, state, self._tell_lost)
+                hold = self._HOLD(runner, state, self._tell_lost)
                 if enter is not None:
                     enter(hold)
         except BaseException:

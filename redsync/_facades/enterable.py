@@ -1,8 +1,8 @@
 """Objects for `with` statements: they know their open statements, and release at the end of each.
 
 A `with` in a generator or coroutine may end in another thread or task than it began in: the one that closes it, the
-loop's, or the garbage collector's. Its frame is still the same, and no other `with` runs in that frame. So the frame
-identifies the statement. The owner identifies a statement in a plain function.
+loop's, or the garbage collector's. Its frame is still the same, and statements of one frame end in reverse order. So
+the frame identifies the statement. The owner identifies a statement in a plain function.
 
 Without the frame, the end of a generator would release the hold of another statement of the same object: the permit of
 another request, or the lock of the thread that closes the generator, whose body would continue without it.
@@ -27,6 +27,7 @@ from redsync.exceptions import LeaseLostError, NotOwnedError, RedsyncError
 __all__ = ["Enterable", "TaskEnterable", "ThreadEnterable", "note", "statement"]
 
 _CONTEXTLIB: Final = vars(contextlib)
+_WITH_METHODS: Final = {"__enter__", "__exit__", "__aenter__", "__aexit__"}
 _CAN_BE_CLOSED: Final = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
 
 EnteredT = TypeVar("EnteredT", bound=Entered)
@@ -36,10 +37,10 @@ TaskEnteredT = TypeVar("TaskEnteredT", bound=Cancelling)
 def statement() -> FrameType | None:
     """Return the frame of the `with` whose enter or exit calls this, if it can be closed; None for a plain function.
 
-    A context manager entered through an `ExitStack` belongs to the frame that uses the stack.
+    A context manager entered through an `ExitStack`, or by another one, belongs to the frame that uses that.
     """
     frame = sys._getframe(2)
-    while frame.f_globals is _CONTEXTLIB and frame.f_back is not None:
+    while (frame.f_globals is _CONTEXTLIB or frame.f_code.co_name in _WITH_METHODS) and frame.f_back is not None:
         frame = frame.f_back
     return frame if frame.f_code.co_flags & _CAN_BE_CLOSED else None
 
@@ -54,7 +55,7 @@ def _hurry(hold: Entered | None, error: BaseException | None) -> None:
     """Let the release after an interruption, or in a closed generator, wait only for the nodes, not for `min_hold`."""
     if isinstance(hold, AnyHold) and error is not None and not isinstance(error, Exception):
         # Only the last release of the hold: the body of an outer `with` may catch the interruption, and continue.
-        hold._state.hurried = hold._state.count == 1
+        hold._state.hurried = hold._state.count == 1 and not hold._released
 
 
 def _concerns_closer(problem: RedsyncError, hold: Entered | None) -> bool:
@@ -81,10 +82,10 @@ class Enterable(ABC, Generic[RunnerT_co, EnteredT]):
 
     def _innermost(self, frame: FrameType | None) -> EnteredT | None:
         """Return the hold of the `with` that ends in the frame; None if no `with` acquired what ends here."""
-        owner = self._runner.owner()
-        holds = self._entered.get(frame or owner)
+        holds = self._entered.get(frame or self._runner.owner())
         if not holds:
             # Entered elsewhere, as by an exit stack that was passed on: the owner's latest, or else anyone's.
+            owner = self._runner.owner()
             everyone = [hold for holds in list(self._entered.values()) for hold in holds]
             holds = self._entered_of(owner) or [hold for hold in everyone if self._may_end(hold)]
         return holds[-1] if holds else None
@@ -173,13 +174,15 @@ class TaskEnterable(Enterable[AsyncRunner, TaskEnteredT]):
         dropped, the release is sent without waiting for the nodes; its `aclose()` or `close()` raises a known loss.
         """
         if not isinstance(error, GeneratorExit):
-            await self._end(self._innermost(statement()), error)
-        elif (hold := self._entered_in(statement())) is not None:
+            await self._end(statement(), error)
+        else:
             # A dropped coroutine can't await, and looks like a generator that is closed.
-            self._runner.begin(partial(self._end, hold, error))
+            self._runner.begin(partial(self._end, statement(), error))
 
-    async def _end(self, hold: TaskEnteredT | None, error: BaseException | None) -> None:
-        closed = isinstance(error, GeneratorExit)
+    async def _end(self, frame: FrameType | None, error: BaseException | None) -> None:
+        closed, hold = isinstance(error, GeneratorExit), self._innermost(frame)
+        if closed and hold is None:
+            return  # Its `with` has ended before.
         told = hold is not None and hold._close_scope(error)
         _hurry(hold, error)
         try:
@@ -191,8 +194,3 @@ class TaskEnterable(Enterable[AsyncRunner, TaskEnteredT]):
             if error is None or (told and (not closed or _concerns_closer(problem, hold))):
                 raise
             note(error, problem)
-
-    def _entered_in(self, frame: FrameType | None) -> TaskEnteredT | None:
-        """Return the hold of the innermost `async with` in the frame."""
-        holds = self._entered.get(frame)
-        return holds[-1] if holds else None

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, TypeAlias, Unpack
-from weakref import ReferenceType, ref
+from weakref import ReferenceType
 
 from redsync._core.effects import Steps
 from redsync._core.holds import HoldState
@@ -30,15 +30,16 @@ from redsync._facades.claimable import (
 from redsync._facades.hold import AsyncHold, Hold
 from redsync._protocols import lock as protocol
 from redsync._protocols import surveys
-from redsync._protocols.claims import AcquireRequest
+from redsync._protocols.claims import LEFT_TO_USE, AcquireRequest
 from redsync._protocols.holding import check, release
 from redsync._protocols.queue_policies import NoQueue
 from redsync.exceptions import NotOwnedError, ReentrantCallError
 
 __all__ = ["AsyncExclusiveLock", "Exclusive", "ExclusiveLock", "Polling", "Saved"]
 
-Saved: TypeAlias = tuple[int, float | None]
-"""The acquisitions that an owner released to wait for a condition: their number and lease (None: the default lease)."""
+Saved: TypeAlias = tuple[int, float | None, HoldState]
+"""The hold that an owner released to wait for a condition: its number of acquisitions, its lease (None: the default
+lease), and the hold itself."""
 
 
 class Exclusive(Claimable[RunnerT_co, HoldT]):
@@ -68,13 +69,17 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
         self._keys = LockKeys.of(host.prefix, name if name.__class__ is str else encode_name(name), self._KIND.mode)
 
     def _check_min_hold(self, lease: float | None) -> None:
-        """Raise if a hold would end before `min_hold` is over: at the end of its own lease, or of `max_hold`."""
+        """Raise if a hold may end before `min_hold` is over: by its own lease, or by `max_hold`.
+
+        A hold that was handed over may have spent a tenth of either.
+        """
         if (shortest := self._min_hold) is None:
             return
         believed = lease and self._runner.session.timing.valid_until(0.0, lease)
         for limit, until in ("lease", believed), ("max_hold", self._max_hold):
-            if until is not None and shortest >= until:
-                raise ValueError(f"min_hold of {shortest:g} s is not shorter than {limit}, after which the hold ends")
+            if until is not None and shortest >= until * LEFT_TO_USE:
+                least = f"nine tenths of {limit}, after which the hold may end"
+                raise ValueError(f"min_hold of {shortest:g} s is not shorter than {least}")
 
     def _request(self, timeout: float | None, lease: float | None, count: int) -> AcquireRequest:
         request = super()._request(timeout, lease, count)
@@ -257,7 +262,7 @@ class ExclusiveLock(Exclusive[Runner, Hold], ThreadClaimable[Hold]):
             QuorumError: Too few nodes answered; the hold is unchanged.
             ValueError: The lease is invalid.
         """
-        Hold(self._host, self._own()).extend(lease)
+        Hold(self._runner, self._own()).extend(lease)
 
     def force_release(self) -> bool:
         """Take the lock from its holder and free it for the next waiter; return True if it was held.
@@ -286,20 +291,20 @@ class ExclusiveLock(Exclusive[Runner, Hold], ThreadClaimable[Hold]):
         return saved
 
     def _acquire_restore(self, saved: Saved) -> None:
-        count, lease = saved
-        self._restore(self._acquire(None, lease, count))
+        count, lease, state = saved
+        self._restore(state, self._acquire(None, lease, count))
 
     def _save(self) -> Saved:
         """Return the values that `_acquire_restore` needs to acquire the owner's current holds again."""
         state = self._own()
-        return state.count, None if state.renewed else state.lease
+        return state.count, None if state.renewed else state.lease, state
 
-    def _restore(self, again: Hold | None) -> None:
-        """Let the hold objects that open `with` statements of this lock returned refer to the owner's new hold."""
+    def _restore(self, state: HoldState, again: Hold | None) -> None:
+        """Let the hold objects that open `with` statements returned refer to the owner's new hold."""
         if again is not None:
-            for hold in self._entered_of(self._runner.owner()):
+            for hold, manager in list(state.entered.items()):
                 hold._state = again._state
-                hold._state.entered[hold] = ref(self)
+                hold._state.entered[hold] = manager
 
 
 class AsyncExclusiveLock(Exclusive[AsyncRunner, AsyncHold], TaskClaimable[AsyncHold]):
@@ -326,7 +331,7 @@ class AsyncExclusiveLock(Exclusive[AsyncRunner, AsyncHold], TaskClaimable[AsyncH
 
     async def extend(self, lease: float | None = None) -> None:
         """Extend the owner's hold now. See `Lock.extend`."""
-        await AsyncHold(self._host, self._own()).extend(lease)
+        await AsyncHold(self._runner, self._own()).extend(lease)
 
     async def force_release(self) -> bool:
         """Take the lock from its holder and free it for the next waiter. See `Lock.force_release`."""

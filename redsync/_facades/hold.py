@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic
 
 from redsync._core.effects import Steps
 from redsync._core.holds import HoldState, Owner
-from redsync._core.session import AnyHost, AsyncRunner, Runner, RunnerT_co, Scope
+from redsync._core.session import AsyncRunner, Runner, RunnerT_co, Scope
 from redsync._core.timing import check_timeout
 from redsync._protocols import holding, renewal
 from redsync.exceptions import LeaseLostError, NotOwnedError
@@ -37,11 +37,11 @@ class AnyHold(Entered, Generic[RunnerT_co]):
 
     def __init__(
         self,
-        host: AnyHost[RunnerT_co],
+        runner: RunnerT_co,
         state: HoldState,
         on_lost: Callable[[HoldState], object] | None = None,
     ) -> None:
-        self._runner = host.runner
+        self._runner = runner
         self._state = state
         self._on_lost = on_lost
         self._released = False

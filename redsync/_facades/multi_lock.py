@@ -49,7 +49,7 @@ _INSTANT = 1e-6
 
 
 def _hold_of(lock: Exclusive[Any, HoldT], state: HoldState, acquisitions: int = 1) -> HoldT:
-    hold = lock._HOLD(lock._host, state, lock._tell_lost)
+    hold = lock._HOLD(lock._runner, state, lock._tell_lost)
     hold._acquisitions = acquisitions
     return hold
 
@@ -143,7 +143,7 @@ class AnyMultiLock(Enterable[RunnerT_co, MultiHoldT], Generic[RunnerT_co, LockT,
         try:
             for lock in self._locks:
                 left = max(deadline - self._runner.now(), _INSTANT) if timeout else timeout
-                count, its_lease = (1, lease) if saved is None else saved[lock]
+                count, its_lease = (1, lease) if saved is None else saved[lock][:2]
                 requests[lock] = request = lock._request(left, its_lease, count)
                 state = yield partial(lock._runner.run, lock._begin(request))
                 for part in won():
@@ -292,15 +292,15 @@ class MultiLock(Performing, AnyMultiLock[Runner, ExclusiveLock, MultiHold], Thre
 
     def _release_save(self) -> list[Saved]:
         saved = [lock._save() for lock in self._locks]
-        counts = [count for count, _ in saved]
+        counts = [count for count, _, _ in saved]
         calls = [partial(lock._give_back, count) for lock, count in zip(self._locks, counts, strict=True)]
         self._perform(release_all(calls))
         return saved
 
     def _acquire_restore(self, saved: Sequence[Saved]) -> None:
         again = self._perform(self._acquire_plan(None, saved=dict(zip(self._locks, saved, strict=True))))
-        for lock, hold in self._parts(again):
-            lock._restore(hold)
+        for (lock, hold), (_, _, state) in zip(self._parts(again), saved, strict=True):
+            lock._restore(state, hold)
 
     def _asking_task(self) -> ReferenceType[Any] | None:
         task = self._runner.task()

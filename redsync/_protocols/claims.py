@@ -26,12 +26,12 @@ from redsync._protocols.answers import most_refusals, refusals_of_owners, time_l
 from redsync._protocols.queue_policies import PLACE_KEPT, QueuePolicy
 from redsync.exceptions import RedsyncError
 
-__all__ = ["AcquireRequest", "Claim"]
+__all__ = ["LEFT_TO_USE", "AcquireRequest", "Claim"]
 
 _SHORTEST_HANDED = 1.0
 """The shortest lease, in seconds, that the watchdog lengthens after a hand-over: half of it must suffice for that."""
 
-_LEFT_TO_RENEW, _LEFT_TO_USE = 0.5, 0.9
+_LEFT_TO_RENEW, LEFT_TO_USE = 0.5, 0.9
 """The part of its time that a claim handed over must have left: so that the watchdog can lengthen it; or, if the
 acquire has its own lease, so that this is about as long as its owner expects.
 """
@@ -164,7 +164,7 @@ class Claim:
         request = self.request
         if request.renewed and self.lease < _SHORTEST_HANDED:
             return math.inf
-        return _LEFT_TO_RENEW if request.renewed else _LEFT_TO_USE
+        return _LEFT_TO_RENEW if request.renewed else LEFT_TO_USE
 
     def begin(self) -> None:
         """Begin another try after a sleep: forget the findings of the previous one."""
@@ -302,5 +302,5 @@ class Claim:
     def register(self, state: HoldState) -> None:
         """Add the hold to the client's holds: from now on the watchdog renews it, and it must be released."""
         if self.request.on_lost is not None:
-            state.on_lost.append(self.request.on_lost)
+            state.on_lost += [self.request.on_lost] * self.request.holds
         self.session.holds.add(state)

@@ -246,16 +246,20 @@ def tell_rest(state: HoldState) -> Steps[None]:
 
 
 def _accept_minority(state: HoldState, tally: Tally) -> Steps[None]:
-    # Too few nodes were in reach: the others get the release later, or expire the claim. That is not a loss while the
-    # claim could still be believed. Neither is it if this release, or a renewal, may have dropped the claim before.
+    # Too few nodes were in reach: the others get the release later, or expire the claim. That is not a loss if the
+    # release was sent in time. Neither is it if this release, or a renewal, may have dropped the claim before.
     may_be_ours = state.rolled_back or tally.repeated
     was_taken = tally.refused > len(tally.nodes) - tally.quorum and not may_be_ours
-    if was_taken or tally.at >= state.valid_until:
-        reason = f"at its release {tally.refused} of {len(tally.nodes)} nodes no longer kept the claim"
-        if state.live:
-            yield from lose(state, reason)
-        state.lost = state.lost or reason
-        raise _lost(state)
+    if not was_taken and tally.sent_at < state.valid_until:
+        return
+    refused = f"at its release {tally.refused} of {len(tally.nodes)} nodes no longer kept the claim"
+    reason = refused if was_taken else "its lease ended before its release was sent"
+    if state.live:
+        yield from lose(state, reason)
+    elif state.lost is None:
+        state.lost = reason
+        yield from notify(HoldLost(state.name, state.holder, reason, state))
+    raise _lost(state)
 
 
 def give_back(session: Session, state: HoldState, now: float = -math.inf) -> Steps[None]:

@@ -127,6 +127,8 @@ INVALID = [
     ("redis+sentinel://s1,s2:5,s1:26379/m", "names a server twice: list each once"),
     ("redis+sentinel://s1/m?replicas=two", "has replicas= with something that is not a number"),
     ("redis+sentinel://s1/m?replicas=1000", "has replicas= with something that is not a number"),
+    ("redis+sentinel://s1:5,S1:05/m", "names a server twice: list each once"),
+    ("redis+sentinel://s1/m?ssl_cert_reqs", "has an option without a value"),
     ("redis+cluster://", "is not a valid URL"),
     ("redis+cluster://:57#W@s1?nodes=3", "is not a valid URL"),
     ("redis+cluster://s1/1?nodes=3", "is not a valid URL"),

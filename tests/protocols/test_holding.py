@@ -117,16 +117,24 @@ def test_release_of_one_of_several_holds_raises_the_loss_for_each(toy):
 )
 def test_release_is_a_loss_if_no_quorum_had_us_and_takes_silence_for_no_refusal(toy, state, answers, lost):
     with pytest.raises(LeaseLostError, match="3 of 5 nodes") if lost else contextlib.nullcontext():
-        run_release(toy, state, ("ask lock_release", toy.answers(*answers)))
+        run_release(toy, state, ("ask lock_release", toy.answers(*answers)), *LOSS[1:] * lost)
     assert (state.lost is not None) == lost
+    assert toy.events == [HoldLost("x", str(toy.owner), state.lost, state)] * lost
     assert toy.asked[-1].deliver_to == ALL
     assert len(toy.session.holds) == 0
 
 
-def test_release_with_too_few_nodes_beyond_the_validity_is_a_loss(toy, state):
-    toy.now = state.valid_until - 0.1
-    with pytest.raises(LeaseLostError):
-        run_release(toy, state, ("ask lock_release", toy.all_say("down", takes=0.1)))
+@pytest.mark.parametrize(("early", "lost"), [(0.1, False), (-0.1, True)])
+def test_release_with_too_few_nodes_is_a_loss_only_if_it_was_sent_after_the_validity(toy, state, early, lost):
+    def answer(described, _):
+        if described != "ask lock_release":
+            return None
+        toy.now = state.valid_until - early
+        return toy.all_say("down", takes=0.2)
+
+    with pytest.raises(LeaseLostError, match="before its release") if lost else contextlib.nullcontext():
+        toy.drive(release(toy.session, state, toy.now), answer)
+    assert (state.lost is not None) == lost
 
 
 def test_release_waits_for_nodes_no_longer_than_a_round(toy):
