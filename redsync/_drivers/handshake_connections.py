@@ -1,6 +1,8 @@
 """Handshake connections: the handshake with a node over a new connection, before a link takes over its socket.
 
-Bytes and seconds are bounded, no matter which server answers. For asyncio an asyncio stream carries the bytes.
+Bytes and seconds are bounded, no matter which server answers. For asyncio an asyncio stream carries the bytes. Before
+that redis-py connects and, if there are any, sends a password and a database's number. With threads nothing bounds the
+replies to these, as redis-py begins its timeout again with each part of a reply.
 """
 
 from __future__ import annotations
@@ -94,14 +96,15 @@ class HandshakeConnection:
     Attributes:
         sock: The socket; None once it was taken.
         reader: Reads replies.
+        until: The instant at which its conversation must be over.
     """
 
     def __init__(self, sock: socket.socket, timeout: float, until: float) -> None:
-        """Make it; `timeout` is the most seconds of silence, `until` the instant of its end."""
+        """Make it; `timeout` is the most seconds of silence."""
         self.sock: socket.socket | None = sock
         self.reader: Final = new_reader()
         self._timeout: Final = timeout
-        self._until: Final = until
+        self.until = until
 
     def run(self, steps: HandshakeSteps[T]) -> T:
         """Hold a conversation; return its result or raise its error."""
@@ -114,7 +117,7 @@ class HandshakeConnection:
                 self.sock.sendall(data)
                 if overdue:
                     raise TimeoutError("did not finish the handshake in time")
-                left = self._until - clock()
+                left = self.until - clock()
                 overdue = left <= 0
                 self.sock.settimeout(min(max(left, _LAST_LOOK), self._timeout))
                 data = conversation.send(self.sock.recv(65536))

@@ -175,6 +175,7 @@ class Maintenance(AnyMaintenance[LinkSet]):
         with closing(connection):
             while not self._stopping:
                 asked_at = self._clock()
+                connection.until = asked_at + self.connect_timeout
                 self.post(partial(self._note_answer, poll, connection.run(poll.locator.ask()), asked_at))
                 self._ended.wait(ASK_EVERY)
 

@@ -70,5 +70,5 @@ def test_reply_that_came_in_time_is_read_after_the_deadline(connection_to):
     connection.sock.sendall(ASK)
     connection.sock.setblocking(True)
     assert connection.sock.recv(1, socket.MSG_PEEK)
-    connection._until = 0.0
+    connection.until = 0.0
     assert connection.run(ask(ASK)) == [7]

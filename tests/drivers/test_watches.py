@@ -8,6 +8,7 @@ import redis
 from redsync import Client, ConfigurationError, QuorumError
 from redsync._core.memory import BIRTH_KEY
 from tests.drivers.conftest import Password
+from tests.support.hostile import Hostile, dribble
 from tests.support.sentinels import FakeSentinels
 
 LEASE = 0.6
@@ -73,6 +74,17 @@ def test_client_goes_on_without_sentinels_but_needs_them_to_reconnect(client, se
 def test_name_that_no_sentinel_knows_is_refused_at_once():
     with FakeSentinels() as sentinels, pytest.raises(ConfigurationError, match="Sentinels know no master named"):
         Client(sentinels.url, lease=LEASE)
+
+
+def test_sentinel_that_answers_without_end_is_asked_over_another_connection(eventually):
+    asked = []
+
+    def answer(words):
+        asked.append(words)
+        return dribble(b"$1000000\r\n")
+
+    with Hostile(answer) as one, Client(f"redis+sentinel://127.0.0.1:{one.port}/mymaster", node_timeout=0.1):
+        eventually(lambda: len(asked) > 1)
 
 
 def test_replica_is_not_mistaken_for_the_master(client, sentinels, servers, eventually):
