@@ -78,16 +78,6 @@ def test_free_lock_is_granted_to_the_head_only(fair):
     assert fair.line() == [(C, 2)]
 
 
-def test_head_whose_place_has_expired_is_passed_over(fair):
-    fair.ask(A)
-    fair.ask(B, 1)
-    fair.ask(C, 2)
-    fair.end_place(B)
-    fair.release(A)
-    assert fair.ask(C, 2) == NEW
-    assert fair.line() == [(C, 2)]
-
-
 def test_repeated_ask_of_the_holder_makes_no_new_claim_but_takes_its_place(fair):
     """It had too few nodes, and asks again with its ticket."""
     fair.ask(A)

@@ -257,7 +257,8 @@ def test_dead_waiter_is_skipped_and_has_nothing(each, give_back, ask_id, gone):
         each.end_place(OTHER)
     elif gone == "its entry is lost":
         each.redis.hdel(KEYS.places, waiter_of(OTHER))
-    with each.node.listening(wake_channel(THIRD)) as subscription:
+    listening = [THIRD] if gone == "its client does not listen" else [OTHER, THIRD]
+    with each.node.listening(*map(wake_channel, listening)) as subscription:
         give_back()
         assert each.node.messages(subscription) == [each.said(THIRD, ask_id)]
     assert each.waiters() == [THIRD]
