@@ -100,6 +100,8 @@ def test_value_that_is_no_such_lock_is_refused_by_every_verb_and_stays(bare, thr
 def test_error_names_the_kind_that_is_there(bare, three):
     with bare.get_mutex("x"), pytest.raises(KeyTypeError, match="the key of lock 'x' holds a mutex"):
         bare.get_lock("x").acquire(False)
+    with bare.get_lock("z"), pytest.raises(KeyTypeError, match="the key of mutex 'z' holds a lock"):
+        bare.get_mutex("z").acquire(False)
     for node in three:
         node.rpush("y", 1)
     with pytest.raises(KeyTypeError, match="the key of lock 'y' holds a value of type list"):

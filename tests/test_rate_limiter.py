@@ -265,6 +265,8 @@ def test_invalid_numbers_are_refused(client, limiter):
     for rates in ([], [(1, 1, 1)], [1, 2], None, "ab", [(1, 1), (2, 1)]):
         with pytest.raises(ValueError, match="rate"):
             client.get_rate_limiter("x", rates)
+    with pytest.raises(ValueError, match="per goes with one rate"):
+        client.get_rate_limiter("x", [(2, 1)], per=3)
     for guard in (-1, float("nan"), "1"):
         with pytest.raises(ValueError, match="restart_guard is a number"):
             client.get_rate_limiter("x", 1, 1, restart_guard=guard)

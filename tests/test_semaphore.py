@@ -164,9 +164,11 @@ def test_invalid_numbers_are_refused(client, semaphore):
     for n in (0, -1, 4, 1.0, None, True):
         with pytest.raises(ValueError, match="n must be an integer up to that"):
             semaphore.acquire(n=n)
-    for n in (0, -1, 1.0, None):
+    for n in (0, -1, 1.0, None, True):
         with pytest.raises(ValueError, match="a positive number of permits"):
             semaphore.release(n)
+    with pytest.raises(TypeError, match="a semaphore has no option min_hold"):
+        client.get_semaphore("x", 3, min_hold=1)
     with pytest.raises(ValueError, match="non-blocking"):
         semaphore.acquire(False, 1.0)
     with pytest.raises(ValueError, match="timeout"):

@@ -101,7 +101,7 @@ class Notifier:
             function(*args)
         except Exception:
             # The application's own callback failed; the hold, the watchdog and the other listeners continue.
-            self._log(log.exception, "%r raised", function)
+            self._log(log.exception, "a callback or listener raised")
         except BaseException as error:
             if self._contain is None or not self._contain(error):
                 raise

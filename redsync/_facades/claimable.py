@@ -85,8 +85,11 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
         lease: float | None = None,
         max_hold: float | None = None,
         on_lost: Callable[[HoldT], object] | None = None,
+        **unknown: object,
     ) -> None:
         """Check and keep the options; a copy gets them again as given."""
+        if unknown:
+            raise TypeError(f"a {_kind_of(type(self)).replace('_', ' ')} has no option {', '.join(unknown)}")
         self._host = host
         self._name = name
         self._runner = host.runner

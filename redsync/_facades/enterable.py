@@ -46,9 +46,10 @@ def statement() -> FrameType | None:
 
 
 def note(error: BaseException, problem: BaseException) -> None:
-    """Add a problem and its notes as notes to the error that propagates instead."""
+    """Add a problem and its notes as notes to the error that propagates instead, if it does not tell that itself."""
     for line in (f"redsync: {problem}", *getattr(problem, "__notes__", ())):
-        error.add_note(line)
+        if line != f"redsync: {error}":
+            error.add_note(line)
 
 
 def _hurry(hold: Entered | None, error: BaseException | None) -> None:

@@ -117,8 +117,8 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
         other = None if state is None or state.task is None else state.task()
         if other is not None and other is not task() and not other.done():
             raise ReentrantCallError(
-                f"lock {self._name!r} is held by another task of this thread, which is one owner for a Client: both "
-                f"tasks would be inside. With asyncio use AsyncClient, whose locks belong to tasks"
+                f"{self._KIND.label} {self._name!r} is held by another task of this thread, which is one owner for a "
+                f"Client: both tasks would be inside. With asyncio use AsyncClient, whose locks belong to tasks"
             )
 
     def _may_release(self, hold: HoldT) -> bool:
@@ -162,7 +162,7 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
         state = self._state()
         if state is None:
             self._runner.require_open()
-            raise NotOwnedError(self._name, f"lock {self._name!r} is not held by {self._OWNER}")
+            raise NotOwnedError(self._name, f"{self._KIND.label} {self._name!r} is not held by {self._OWNER}")
         return state
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -52,6 +52,8 @@ def _pairs(rate: Rates, per: float | None) -> tuple[tuple[int, float], ...]:
     Raises:
         ValueError: A number is invalid, there is none, or two have the same window.
     """
+    if per is not None and isinstance(rate, list | tuple):
+        raise ValueError("per goes with one rate; each of several has its own window, as in [(10, 1), (500, 60)]")
     given: Any = [(rate, per)] if per is not None or isinstance(rate, int) else rate
     if not (isinstance(given, list | tuple) and given and all(isinstance(each, list | tuple) for each in given)):
         raise ValueError(f"a limiter has a rate and a window, 10, 1.0, or several: [(10, 1), (500, 60)], not {rate!r}")

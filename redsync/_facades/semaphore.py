@@ -75,7 +75,7 @@ class _Counted(Claimable[RunnerT_co, HoldT]):
         return hold._let_go_steps()
 
     def _release_steps(self, count: int) -> Steps[None]:
-        if not isinstance(count, int) or count < 1:
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
             raise ValueError(f"n must be a positive number of permits, not {count!r}")
         return protocol.release_latest(self._runner.session, self._pool, count, self._runner.now())
 

@@ -210,7 +210,7 @@ class Claim:
 
     def refusal(self, tally: Tally) -> RedsyncError | None:
         """Return the error to raise if the nodes' answers rule the claim out permanently, else None."""
-        return type_error(self.request.name, tally)
+        return type_error(self.request.name, tally, self.request.kind.label)
 
     def asks_again(self, tally: Tally) -> bool:  # noqa: ARG002
         """Record a round that was not won, or too late; return whether to ask for something else, or for longer."""

@@ -20,7 +20,9 @@ from redsync._protocols.lock import LOCK
 
 __all__ = ["MUTEX", "Possession", "acquire"]
 
-MUTEX = LOCK._replace(value_type=b"string", acquire=Script.load("mutex_acquire"), renew=Script.load("mutex_renew"))
+MUTEX = LOCK._replace(
+    value_type=b"string", acquire=Script.load("mutex_acquire"), renew=Script.load("mutex_renew"), label="mutex"
+)
 
 
 class Possession:

@@ -22,8 +22,8 @@ from redsync.exceptions import UpgradeError
 
 __all__ = ["READ", "WRITE", "acquire_to_write"]
 
-READ = ClaimKind.of("read_write_lock", b"zset")._replace(queue=FifoByArrival, mode=b"r:")
-WRITE = READ._replace(mode=b"w:")
+READ = ClaimKind.of("read_write_lock", b"zset", label="read lock")._replace(queue=FifoByArrival, mode=b"r:")
+WRITE = READ._replace(mode=b"w:", label="write lock")
 
 
 def acquire_to_write(session: Session, request: AcquireRequest, now: float) -> Steps[HoldState | None]:

@@ -108,7 +108,7 @@ def release_latest(session: Session, pool: Pool, count: int, now: float) -> Step
             break
     if missing:
         raise OverReleaseError(
-            f"{count} permits of semaphore {pool.name!r} can't be released: this client has {count - missing}"
+            f"semaphore {pool.name!r}: can't release {count}, as this client has {count - missing} of its permits"
         )
     loss = None
     try:

@@ -92,6 +92,10 @@ def test_loss_is_reported_by_the_holders_next_call(lock, raw, is_free):
         raise error
     assert info.value is error
     assert any("'x'" in note and "lost" in note for note in error.__notes__)
+    with pytest.raises(LeaseLostError) as info, lock as hold:  # noqa: PT012  # the body of the lock
+        flush(raw)
+        hold.check()
+    assert not any(str(info.value) in note for note in getattr(info.value, "__notes__", ()))
     hold = lock.__enter__()
     flush(raw)
     for call in (lock.extend, hold.check, hold.extend, lock.acquire, hold.release):

@@ -191,7 +191,7 @@ def test_permit_of_a_with_is_released_last(semaphore, toy, pool, take, begins):
 
 def test_too_many_to_release_are_an_error_without_effect(toy, pool, take):
     state = take(0)
-    with pytest.raises(OverReleaseError, match="this client has 1"):
+    with pytest.raises(OverReleaseError, match="can't release 2, as this client has 1 of its permits"):
         toy.play(release_latest(toy.session, pool, 2, toy.now))
     assert state.count == 1
 
