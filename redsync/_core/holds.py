@@ -109,7 +109,7 @@ class HoldState:
         released: The number of acquisitions that calls of `holding.release` have ended.
         lease: The seconds for which nodes keep the claim, from each renewal on.
         valid_until: The instant until which the hold may be believed; never after `ends_at`.
-        renew_at: The instant of the watchdog's next renewal; infinity if it does not renew it.
+        renew_at: The instant of the watchdog's next renewal; infinity if there is none.
         ends_at: The instant at which `max_hold` ends the hold, whatever the renewals say.
         may_keep: Bit set of the nodes that may keep the claim.
         since: The instant from which it is held; infinity if that is not known.
@@ -125,6 +125,7 @@ class HoldState:
         keep_until: The instant before which its release waits, for `min_hold`; minus infinity without that.
         hurried: True if its release must not wait for that instant.
         left: True if it ended before that instant: nodes keep the claim until its lease ends.
+        renewed: True if the watchdog lengthens it, False if it has its own lease.
         rolled_back: True once a renewal has rolled back the claim of a hold that had ended. From then on a node without
             the claim is no sign of a loss.
     """
@@ -156,6 +157,7 @@ class HoldState:
     keep_until: float = -math.inf
     hurried: bool = False
     left: bool = False
+    renewed: bool = True
 
     def valid(self, now: float) -> bool:
         """Return whether the hold may be believed at that instant."""
@@ -178,11 +180,6 @@ class HoldState:
     def open_withs(self) -> int:
         """The number of `with` statements that will release it: each keeps its context manager alive to its end."""
         return sum(manager() is not None for manager in list(self.entered.values()))
-
-    @property
-    def renewed(self) -> bool:
-        """True if the watchdog renews it."""
-        return self.renew_at != math.inf
 
     @property
     def holder(self) -> str:
@@ -231,8 +228,8 @@ class HoldTable:
         """Make an empty table; `alarm` wakes the watchdog, from any thread, without blocking."""
         # Oldest first. Each owner also knows its own.
         self._holds: dict[HoldState, None] = {}
-        # Those of them that are due, and not renewed yet: by script, those that end first come first.
-        self._due: dict[str, deque[HoldState]] = {}
+        # Those of them that are due, and not renewed yet: by script and `renewed`, those that end first come first.
+        self._due: dict[tuple[str, bool], deque[HoldState]] = {}
         self._renew_from = self._ends_from = math.inf
         self._alarm = alarm
         self.orphans: deque[Owner] = deque()
@@ -324,7 +321,8 @@ class HoldTable:
         self._renew_from = min([state.renew_at for state in watched if state.renew_at > last], default=math.inf)
         self._due = {}
         for state in sorted([state for state in watched if state.renew_at <= last], key=attrgetter("valid_until")):
-            self._due.setdefault(state.kind.renew.name, deque()).append(state)
+            # A short own lease must not shorten the round for the others.
+            self._due.setdefault((state.kind.renew.name, state.renewed), deque()).append(state)
 
     def put(self, holds: Sequence[HoldState]) -> None:
         """Put back holds that were taken."""

@@ -26,7 +26,7 @@ from redsync._protocols.answers import most_refusals, refusals_of_owners, time_l
 from redsync._protocols.queue_policies import PLACE_KEPT, QueuePolicy
 from redsync.exceptions import RedsyncError
 
-__all__ = ["LEFT_TO_USE", "AcquireRequest", "Claim"]
+__all__ = ["LEFT_TO_USE", "LOOK", "AcquireRequest", "Claim"]
 
 _SHORTEST_HANDED = 1.0
 """The shortest lease, in seconds, that the watchdog lengthens after a hand-over: half of it must suffice for that."""
@@ -36,7 +36,7 @@ _LEFT_TO_RENEW, LEFT_TO_USE = 0.5, 0.9
 acquire has its own lease, so that this is about as long as its owner expects.
 """
 
-_LOOK = 0.25
+LOOK = 0.25
 """The longest unit of time to which first renewals are rounded: nodes keep a hand-over for 3 s."""
 
 _SPREAD = 0.02
@@ -272,7 +272,7 @@ class Claim:
         if request.renewed:
             # Nodes keep a hand-over that the watchdog is to lengthen only for as long as the place. Rounded, so that
             # ten thousand grants don't wake the watchdog ten thousand times.
-            unit = min(self.round_timeout, _LOOK)
+            unit = min(self.round_timeout, LOOK)
             renew_at = min((since // unit + 2) * unit, (since + valid_until) / 2)
         ends_at = math.inf if request.max_hold is None else since + request.max_hold
         state = self._hold_class(
@@ -288,6 +288,7 @@ class Claim:
             ends_at=ends_at,
             may_keep=may_keep,
             since=since,
+            renewed=request.renewed,
         )
         self.complete(state, won)
         self.session.answered = True

@@ -7,7 +7,8 @@
   Silence is not definite: the hold continues until `valid_until`, and the watchdog retries quickly.
 * The next renewal is due a third of the lease after the last was *sent*.
 * The first renewal comes a moment after the grant: a node may have missed the ask, or refused it, and a hold on no more
-  than a quorum is one failure away from being lost. A hold with its own lease is never renewed.
+  than a quorum is one failure away from being lost. A hold with its own lease is not renewed, but for this one of a
+  permit, for the rest of the lease: else nodes would keep slots for it until then that it has not won.
 
 The renewals of many holds of one kind travel as one script call. The client composes it at the instant of sending, from
 the holds that are live at that instant, and a release ends `live` before it is sent. But a release may go out over
@@ -17,7 +18,7 @@ So, over the same connections, the client rolls back each hold that has ended by
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 from typing import Any
 
 from redsync._core.effects import Broadcast, Steps, broadcast, notify, tell
@@ -96,19 +97,15 @@ class _Renewal:
         return Verdict.PENDING if None in tally.ballots else Verdict.LOST
 
 
-def renew(
-    session: Session, holds: Sequence[HoldState], lease: float | None = None
-) -> Steps[tuple[list[HoldState], Tally]]:
-    """Renew holds of one kind with one command; return those that a quorum confirmed, and the tally.
+def renew(session: Session, leases: dict[HoldState, float]) -> Steps[tuple[list[HoldState], Tally]]:
+    """Renew holds of one kind for these leases, with one command; return those that a quorum confirmed, and the tally.
 
     Each of the others is now either lost, or due for a retry.
-
-    Without a `lease`, each gets its own lease again.
     """
     timing = session.timing
-    renewal = _Renewal(session, {state: state.lease if lease is None else lease for state in holds})
-    shortest = min(renewal.leases.values())
-    ends = {state: state.valid_until for state in holds} if session.observed else {}
+    renewal = _Renewal(session, leases)
+    shortest = min(leases.values())
+    ends = {state: state.valid_until for state in leases} if session.observed else {}
     tally = yield from _ask(session, renewal, shortest)
     retry_at = tally.at + min(max(timing.round_timeout(shortest), shortest / 30), 1.0)
     confirmed, lost = _apply(session, renewal, tally, retry_at)
@@ -128,7 +125,7 @@ def extend(session: Session, state: HoldState, lease: float | None, now: float) 
         QuorumError: Too few nodes answered; the hold is unchanged.
     """
     yield from check(state, now)
-    confirmed, tally = yield from renew(session, [state], lease)
+    confirmed, tally = yield from renew(session, {state: state.lease if lease is None else lease})
     session.holds.watch(state)
     if not state.live and state.lost is None:
         raise NotOwnedError(state.name, f"{what_of(state)} was released while it was being extended")
@@ -171,13 +168,12 @@ def _apply(
             lost.append((state, "no quorum of nodes confirmed a renewal in time"))
         elif existing >= quorum:
             lease = renewal.leases[state]
-            if state.renewed:
-                state.renew_at = renew_at(tally.sent_at, lease)
+            state.renew_at = renew_at(tally.sent_at, lease) if state.renewed else math.inf
             until = min(timing.valid_until(tally.sent_at, lease), state.ends_at)
             state.valid_until = max(state.valid_until, until)
             confirmed.append(state)
         elif against > session.nodes - quorum:
             lost.append((state, f"{against} of {session.nodes} nodes no longer keep the claim"))
-        elif state.renewed:
+        elif state.renew_at < math.inf:
             state.renew_at = retry_at
     return confirmed, lost

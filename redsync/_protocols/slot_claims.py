@@ -32,7 +32,7 @@ from redsync._core.scripts import Arg, Command, Script
 from redsync._core.session import Session
 from redsync._core.timing import milliseconds
 from redsync._protocols.answers import WRONG_TYPE, Refusal, no_quorum, refusals_of_owners, time_left, type_error
-from redsync._protocols.claims import AcquireRequest, Claim
+from redsync._protocols.claims import LOOK, AcquireRequest, Claim
 from redsync._protocols.holding import rollback, rollback_of
 from redsync._protocols.queue_policies import FifoByNumber
 from redsync._protocols.shrinking import bits_of, first_in, read_bits, reserved
@@ -312,6 +312,9 @@ class SlotClaim(Claim):
             self._hear(won)
         state.for_with = self.request.for_with
         state.grant(self.best(won)[0], self._limit)
+        if not self.request.renewed:
+            # Once, for the rest of its lease: nodes that granted other slots, or will, would keep them for the lease.
+            state.renew_at = (state.since // LOOK + 2) * LOOK
 
     # Being refused.
 

@@ -75,7 +75,8 @@ def _look(session: Session, batch: list[HoldState], now: float) -> Steps[None]:
             yield from _end_orphan(session, state, now)
     holds = [state for state in batch if state.valid(now)]
     if holds:
-        yield from renew(session, holds)
+        # A hold with its own lease may be renewed once: other slots that nodes gave it become free, it lasts no longer.
+        yield from renew(session, {each: each.lease if each.renewed else each.valid_until - now for each in holds})
 
 
 def _announcement(session: Session, now: float) -> Command:

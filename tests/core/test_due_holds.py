@@ -64,8 +64,10 @@ def test_renewals_due_soon_come_along_with_those_that_are_due(table, add):
 
 def test_holds_of_one_script_are_taken_together(table, add):
     one, mutex, other = add(renew_at=108.0), add(renew_at=109.0, kind=MUTEX, valid_until=131.0), add()
+    short = add(renewed=False, lease=0.1, valid_until=132.0)
     assert take(table) == [one, other]
     assert take(table) == [mutex]
+    assert take(table) == [short], "a short own lease does not shorten the round for the others"
 
 
 def test_urgent_hold_overtakes_those_that_wait(table, add):

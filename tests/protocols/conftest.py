@@ -460,7 +460,7 @@ class Program:
 
     def renew(self, state):
         """Renew as the watchdog does; return whether a quorum confirmed it."""
-        return self.world.run(renew(self.session, [state]))[0] == [state]
+        return self.world.run(renew(self.session, {state: state.lease}))[0] == [state]
 
     def release(self, state):
         self.world.run(release(self.session, state, self.world.now))

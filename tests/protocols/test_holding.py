@@ -71,7 +71,7 @@ def test_release_is_refused_if_another_thread_was_first(toy, state):
 
 def test_release_that_finds_the_claim_dropped_by_a_renewal_that_was_under_way_is_no_loss(toy, state):
     """Both go out over different connections, and the renewal ends first: it drops what it may have made again."""
-    renewing = renew(toy.session, [state])
+    renewing = renew(toy.session, {state: state.lease})
     renewed = toy.perform(toy.start(renewing), toy.codes(*[OURS] * 5))
 
     def end_renewal():
@@ -270,7 +270,7 @@ def test_renewal_under_way_does_not_drop_a_claim_that_is_left(toy):
     state = keep(toy, 5.0)
     state.hurried = True
     leave = toy.codes(*[OURS] * 5, meanwhile=lambda: run_release(toy, state))
-    toy.play(renew(toy.session, [state]), ("ask lock_renew", leave))
+    toy.play(renew(toy.session, {state: state.lease}), ("ask lock_renew", leave))
 
 
 # Check.

@@ -17,8 +17,8 @@ ROLLBACK = "tell lock_abandon, leave"
 """After a hold ended during its renewal: its end may have gone out first, and the renewal made the claim again."""
 
 
-def run_renew(toy, holds, *script, **options):
-    return toy.play(renew(toy.session, holds, **options), *script)
+def run_renew(toy, holds, *script):
+    return toy.play(renew(toy.session, {state: state.lease for state in holds}), *script)
 
 
 # Renewing one hold.
@@ -152,7 +152,7 @@ def count_it(toy, state):
 )
 def test_renewal_says_what_is_so_in_the_instant_of_sending(toy, change, names, counts):
     first, *others = holds = [toy.take(name) for name in names]
-    steps = renew(toy.session, holds)
+    steps = renew(toy.session, {state: state.lease for state in holds})
     effect = next(steps)
     change(toy, first)
     command = effect.command()
@@ -288,7 +288,7 @@ def test_extend_wakes_the_watchdog_if_its_look_is_due_earlier(toy):
 def test_repeated_round_counts_each_node_once(toy):
     """With asyncio, an interruption may cost the connections in the middle of a round, which then begins again."""
     state = toy.take()
-    effect = toy.start(renew(toy.session, [state]))
+    effect = toy.start(renew(toy.session, {state: state.lease}))
     toy.begin(effect)
     names = [f"node{i}" for i in range(5)]
     first = effect.tally(names)

@@ -270,7 +270,7 @@ def test_interrupted_release_of_a_part_of_a_permit_reaches_the_nodes_all_the_sam
 def test_renewal_names_each_semaphore_once_and_the_exact_slots(toy, pool, take, make_toy):
     one, two = take(3, 1), take(2)
     one.count = 1
-    toy.play(renew(toy.session, [one, two]), ("ask semaphore_renew", toy.all_say([2, 2])))
+    toy.play(renew(toy.session, {one: one.lease, two: two.lease}), ("ask semaphore_renew", toy.all_say([2, 2])))
     command = toy.commands[-1]
     assert command.keys == pool.keys.all
     permits = (1, one.claim, b"%d" % one.slots[0], 30_000, 1, two.claim, b"2", 30_000)
@@ -280,16 +280,16 @@ def test_renewal_names_each_semaphore_once_and_the_exact_slots(toy, pool, take, 
 def test_holder_learns_a_newer_limit_from_a_renewal_and_carries_it_from_then_on(toy, pool, take):
     state = take(0)
     answers = toy.answers([2, b"%d 2" % V1], [2], [2], None, None)
-    toy.play(renew(toy.session, [state]), ("ask semaphore_renew", answers))
+    toy.play(renew(toy.session, {state: state.lease}), ("ask semaphore_renew", answers))
     assert (pool.limit.version, pool.limit.permits) == (V1, 2)
-    toy.play(renew(toy.session, [state]), ("ask semaphore_renew", toy.all_say([2])))
+    toy.play(renew(toy.session, {state: state.lease}), ("ask semaphore_renew", toy.all_say([2])))
     assert toy.commands[-1].args[-1] == b"%d 2" % V1
 
 
 @pytest.mark.parametrize("told", [[2, b"nonsense"], [9, b"1 2"], [2, b"1 0"], [2, 7], [2, b"1 2", b"1 2"], [b"1 2"]])
 def test_garbage_after_the_codes_is_not_an_answer(toy, pool, take, told):
     state = take(0)
-    confirmed, tally = toy.play(renew(toy.session, [state]), ("ask semaphore_renew", toy.all_say(told)))
+    confirmed, tally = toy.play(renew(toy.session, {state: state.lease}), ("ask semaphore_renew", toy.all_say(told)))
     assert confirmed == []
     assert tally.without_quorum
     assert pool.limit.version == 0

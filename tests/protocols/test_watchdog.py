@@ -6,9 +6,10 @@ from itertools import pairwise
 import pytest
 
 from redsync._core.observing import HoldLost
-from redsync._core.timing import renew_at
+from redsync._core.timing import milliseconds, renew_at
 from redsync._protocols.mutex import MUTEX
 from tests.protocols.conftest import Stop
+from tests.support.slots import ASK, got
 from tests.support.toy_replies import LOSS
 
 OURS, HEALED, THEIRS = 2, 1, 0
@@ -50,6 +51,18 @@ def test_watchdog_does_not_renew_an_explicit_lease(toy):
     assert state.lost
     assert toy.events[0].state is state
     assert toy.waits[-1].until == math.inf, "a lost hold is reported once"
+
+
+def test_watchdog_renews_a_permit_with_its_own_lease_once_for_the_rest_of_it(semaphore):
+    """A node may keep another slot for it, which would be lost to others until then."""
+    toy = semaphore.toy
+    state = semaphore.play((ASK, toy.all_say(got(2))), lease=9.0)
+    end = state.valid_until
+    steps = toy.run_watchdog(lambda _: [OURS], sleeps=2)
+    assert steps == ["wait", "ask semaphore_renew", "wait"]
+    assert [wait.until for wait in toy.waits] == [1000.5, end]
+    assert toy.commands[-1].args[:4] == (1, state.claim, b"2", milliseconds(end - 1000.5))
+    assert state.valid_until == end
 
 
 def test_watchdog_retries_silence_and_gives_up_when_the_validity_is_over(toy):
