@@ -25,7 +25,7 @@ class Holder:
         program: The program that the process runs, None if unknown.
         since: The instant at which its client was made, in seconds since 1970 by its machine's clock; None if unknown.
         mode: "read" or "write" for a read-write lock, else None. An owner that does both is listed twice.
-        hold_count: The number of acquisitions that it has yet to release.
+        hold_count: The number of acquisitions that it has yet to release; for a read-write lock at most 1,024.
         remaining: Seconds for which a quorum of nodes keeps its claim without a renewal; None: no expiry.
     """
 

@@ -8,7 +8,7 @@ makes more permits than the new limit, see `shrinking`.
 A limit is (version, permits). Programs start with version 0, and must agree on it. `resize` makes a higher one, which
 replaces all lower ones wherever they meet, see `_core.permits`.
 
-*What nodes forget.* Each script that writes a permit, by a grant or a renewal, writes the limit in the same step. So a
+*What nodes forget.* Each grant and each renewal of a permit writes the limit in the same step, in one script. So a
 node forgets a limit only together with the permits that were granted under it, or under an older one and renewed since.
 The guard keeps a node that forgot out of grants until it has both again, or until these permits are no longer believed.
 So nothing is granted under a limit older than that of any believed permit. Nodes answer a renewal with a newer
