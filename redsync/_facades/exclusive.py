@@ -135,10 +135,12 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
         return release(self._runner.session, state, self._runner.now(), count, self._tell_lost)
 
     def _leave_steps(self, hold: HoldT) -> Steps[None]:
+        # The body may have released and acquired it again, and no other `with` will release that. It may also have
+        # released it after a loss.
         present = self._state()
-        if hold._state.live or not self._may_release(hold) or (present and present.count <= present.open_withs):
+        other = present.count > present.open_withs if present else hold._state.lost is None
+        if hold._state.live or not self._may_release(hold) or not other:
             return hold._let_go_steps()
-        # The body may have released and acquired it again, and no other `with` will release that.
         return self._release_steps(self._own(), 1)
 
     def _undo_steps(self, state: HoldState, request: AcquireRequest) -> Steps[None]:

@@ -77,8 +77,8 @@ class AnyHold(Entered, Generic[RunnerT_co]):
         return self._state.valid_until - now if not self._released and self._state.valid(now) else 0.0
 
     def _check_steps(self) -> Steps[None]:
-        # Every check reports a loss, even after another object released the hold.
-        if self._released or self._state.lost is None:
+        # Every check reports a loss, even after another object, or thread, released the hold.
+        if not self.lost:
             self._refuse_released()
         return holding.check(self._state, self._runner.now())
 
@@ -95,13 +95,14 @@ class AnyHold(Entered, Generic[RunnerT_co]):
 
     def _release_steps(self) -> Steps[None]:
         # Steps are atomic, so if two threads release the same hold, one of them gets the error.
-        self._refuse_released()
+        if self._released:
+            self._refuse_released()
         yield from self._let_go_steps()
 
     def _let_go_steps(self) -> Steps[None]:
         """Release, even if the `with` is over: in a finalizer it may be over before the maintenance runs this."""
         if not self._state.count:
-            self._refuse_released()
+            yield from self._check_steps()
         runner, released = self._runner, self._state.released
         self._released = True
         try:

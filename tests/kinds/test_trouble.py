@@ -1,5 +1,6 @@
 """The promises of all kinds of locks when a hold ends early: with its lease, its nodes or its client."""
 
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -104,6 +105,34 @@ def test_loss_is_reported_by_the_holders_next_call(lock, raw, is_free):
     assert (hold.lost, hold.remaining(), hold.wait_lost(PATIENCE)) == (True, 0.0, True)
     is_free()
     assert lock.acquire(False)
+
+
+def give_up(hold):
+    with suppress(LeaseLostError):
+        hold.release()
+
+
+@pytest.mark.parametrize("kind", LOCKS)
+def test_loss_is_raised_by_the_with_even_if_its_callback_has_released_the_hold(client, kind, raw, eventually):
+    told = []
+    lock = LOCKS[kind](client, on_lost=lambda hold: told.append(give_up(hold)))
+    with pytest.raises(LeaseLostError), lock as hold:  # noqa: PT012  # the body of the lock
+        flush(raw)
+        with pytest.raises(LeaseLostError):
+            hold.extend()
+        eventually(lambda: told)
+
+
+@each_facade
+def test_lost_hold_that_another_thread_has_released_says_so(lock, raw, other):
+    with suppress(LeaseLostError), lock as hold:  # With asyncio its end raises it: the loss has cancelled the body.
+        flush(raw)
+        with pytest.raises(LeaseLostError):
+            hold.extend()
+        other.do(give_up, hold)
+        assert hold.lost
+        with pytest.raises(LeaseLostError):
+            hold.check()
 
 
 @each_kind
