@@ -4,6 +4,7 @@ Self-contained: it starts throwaway servers. To use your own, set REDSYNC_URLS a
 `leader_election.py NAME` on each machine.
 """
 
+import math
 import os
 import signal
 import subprocess
@@ -40,7 +41,8 @@ def stand(name: str, lock: FencedLock) -> None:
 def candidate(name: str) -> None:
     # SIGTERM raises SystemExit: the `with` statements end, and the next leader starts at once.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit())
-    with Client.from_env(lease=1.5) as client:
+    # `outage_timeout`: a candidate outlives an outage of the nodes, however long.
+    with Client.from_env(lease=1.5, outage_timeout=math.inf) as client:
         report(f"{name} is ready")
         stand(name, client.get_fenced_lock("leader"))
 

@@ -11,7 +11,7 @@ table, a directory.
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from redsync import Client
@@ -31,14 +31,14 @@ class Cache:
                 yield self._entries[key]
                 return
         # A reader can't become a writer, as two would wait for each other. So release, and look again.
-        with self._lock.write_lock:
-            if key not in self._entries:
-                self._entries[key] = compute()
-            self._lock.read_lock.acquire()
-        try:
+        with ExitStack() as stack:
+            with self._lock.write_lock as hold:
+                if key not in self._entries:
+                    entry = compute()
+                    hold.check()  # else another writer may have changed it since
+                    self._entries[key] = entry
+                stack.enter_context(self._lock.read_lock)
             yield self._entries[key]
-        finally:
-            self._lock.read_lock.release()
 
     def update(self, **entries: Any) -> None:
         """Change several entries: readers see all changes or none."""

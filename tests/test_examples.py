@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from redsync import LeaseLostError
 from tests.support.nursery import LIBRARY, WarmPython
 from tests.support.trouble import version_of
 
@@ -177,3 +178,11 @@ def test_application_for_gunicorn_answers_without_nodes(monkeypatch):
 def test_every_example_is_run():
     assert sorted(path.name for path in EXAMPLES.glob("*.py")) == sorted([*SAYS, *SHOWN])
     assert not [page for page in PAGES if len(INCLUDED.findall(page)) < page.count("--8<--\nexamples/")]
+
+
+def test_cache_that_loses_its_write_lock_keeps_no_lock(client):
+    lock = client.get_read_write_lock("x")
+    cache = runpy.run_path(str(EXAMPLES / "read_mostly_cache.py"))["Cache"](client, "x", {})
+    with pytest.raises(LeaseLostError), cache.reading("key", lock.write_lock.force_release):
+        pass
+    assert not lock.read_lock.locked()

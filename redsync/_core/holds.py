@@ -95,7 +95,7 @@ class Owner:
         return f"{self.client_id}:{self.serial}"
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
 class HoldState:
     """One owner's hold of one key.
 

@@ -53,9 +53,6 @@ _LONG = 256
 _MOST_ROUNDS = 16_384
 """The most rounds kept until they are processed; the oldest are dropped first."""
 
-_KEPT_LONGEST: Final = 3600.0
-"""Seconds after the end of its lease for which a hold is kept whose end no client has reported."""
-
 _COUNTED: Final = {"round": i.ROUNDS, "split": i.SPLITS, "handed over": i.HAND_OVERS}
 _LIMITED: Final = {"won": "admitted", "busy": "refused"}
 
@@ -71,7 +68,8 @@ class Metrics(observing.Observer):
         self._limits: Final[dict[str, int]] = {}
         self._counts: Final[defaultdict[Instrument, defaultdict[Labels, int]]] = defaultdict(lambda: defaultdict(int))
         self._values: Final[defaultdict[tuple[Instrument, Labels], list[float]]] = defaultdict(list)
-        self._holds: Final[dict[HoldState, tuple[Labels, float]]] = {}
+        # Weak, because of an event loop that is closed before its client no one reports the ends of holds.
+        self._holds: Final[weakref.WeakKeyDictionary[HoldState, tuple[Labels, float]]] = weakref.WeakKeyDictionary()
         self._early: Final[dict[HoldState, tuple[float, str | None]]] = {}
         self._inbox: Final[deque[tuple[observing.Event | observing.Detail, float]]] = deque()
         self._rounds: Final[deque[observing.Round]] = deque(maxlen=_MOST_ROUNDS)
@@ -195,12 +193,12 @@ class Metrics(observing.Observer):
     def _gauges(self) -> dict[Instrument, defaultdict[Labels, float]]:
         """Return the present values of each gauge; with the lock held, after all events were processed."""
         gauges = {each: defaultdict[Labels, float](float) for each in i.INSTRUMENTS if each.sort == "gauge"}
-        for hold, (labels, _) in list(self._holds.items()):
-            if (ended_for := self._now() - hold.valid_until) >= 0.0:
-                # Lost; if its event loop was closed before the client, no one reports it.
-                if ended_for > _KEPT_LONGEST:
-                    self._holds.pop(hold, None)
+        # A list, and no iteration of the weak collection, which would fail in the child of a fork by a signal handler.
+        for hold in [ref() for ref in self._holds.keyrefs()]:
+            known = None if hold is None else self._holds.get(hold)
+            if hold is None or known is None or self._now() >= hold.valid_until:  # lost, if not reported so far
                 continue
+            labels, _ = known
             gauges[i.HELD][labels] += 1
             if labels[0] == "semaphore":
                 gauges[i.PERMITS][labels[1:]] += hold.count

@@ -21,6 +21,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final
+from weakref import WeakKeyDictionary
 
 try:
     from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider, get_tracer
@@ -52,7 +53,8 @@ class OpenTelemetryTraces(Observer):
         FORKED.add(self)
 
     def _begin(self) -> None:
-        self._open: dict[HoldState, Span] = {}
+        # Weak, because of an event loop that is closed before its client no one reports the ends of holds.
+        self._open: WeakKeyDictionary[HoldState, Span] = WeakKeyDictionary()
 
     def listen(self, now: Callable[[], float]) -> ObserverSubscription:
         """Return the subscription for a client; see `Observer`."""

@@ -68,6 +68,7 @@ class FaultProxy:
         self.port = listener.getsockname()[1]
         self._loop = asyncio.new_event_loop()
         self._closing = asyncio.Event()
+        self._turn = threading.RLock()  # else a call could wait for a loop that another thread has ended
         self._thread = threading.Thread(target=self._run, args=(listener,), name="redsync-proxy", daemon=True)
         self._thread.start()
 
@@ -108,9 +109,10 @@ class FaultProxy:
 
     def close(self) -> None:
         """Reset all connections and free the port; the second time, do nothing."""
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._closing.set)
-            self._thread.join()
+        with self._turn:
+            if self._thread.is_alive():
+                self._loop.call_soon_threadsafe(self._closing.set)
+                self._thread.join()
 
     def __enter__(self) -> Self:
         return self
@@ -145,8 +147,9 @@ class FaultProxy:
                     direction.pump()
             await _let_loop_turn()  # aborted sockets are closed
 
-        if self._thread.is_alive():
-            asyncio.run_coroutine_threadsafe(apply(), self._loop).result()
+        with self._turn:
+            if self._thread.is_alive():
+                asyncio.run_coroutine_threadsafe(apply(), self._loop).result()
 
 
 async def _let_loop_turn() -> None:

@@ -1,6 +1,7 @@
 """Traces: exact spans of a scripted history on real nodes, their parents, and ends that are reported late."""
 
 import asyncio
+import gc
 import os
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -244,4 +245,14 @@ def test_end_reported_twice_ends_one_span(told, traces, spans):
     told.subscription.hear(HoldEnded(twice))
     told.subscription.hear(HoldEnded(twice))
     assert [span.name for span in spans()] == ["acquire lock", "hold lock"]
+    assert not traces._open
+
+
+def test_spans_of_holds_whose_end_no_client_reports_do_not_pile_up(told, traces):
+    """Such as those of an event loop that was closed before its client."""
+    dropped = hold()
+    told.won(dropped)
+    assert traces._open
+    del dropped
+    gc.collect()
     assert not traces._open

@@ -48,6 +48,18 @@ def test_asyncio_works_unchanged(sim, machine):
     assert sim.now == pytest.approx(6.0)
 
 
+def test_simulation_inside_a_running_loop_leaves_that_one_running():
+    async def outside():
+        with Simulation(**SIMULATION) as sim:
+            task = sim.machine("a").start(asyncio.sleep(1.0, "slept"))
+            sim.run()
+            await asyncio.sleep(0.001)
+        await asyncio.sleep(0.001)
+        return task.result()
+
+    assert asyncio.run(outside()) == "slept"
+
+
 def test_run_until_an_instant_stops_there_even_when_no_event_is_left(sim, machine):
     machine.start(asyncio.sleep(10.0))
     sim.run(until=4.0)

@@ -184,6 +184,18 @@ def test_heal_switches_every_fault_off(proxy, connect):
     connect()
 
 
+def test_switch_in_the_middle_of_a_close_returns(node):
+    for _ in range(20):
+        proxy = FaultProxy(node)
+        closing = threading.Timer(0.005, proxy.close)
+        switching = threading.Thread(target=lambda proxy=proxy: [proxy.heal() for _ in range(100)], daemon=True)
+        closing.start()
+        switching.start()
+        closing.join()
+        switching.join(LATE)
+        assert not switching.is_alive()
+
+
 @pytest.mark.parametrize("port", [0, -1, 65536, "redis://127.0.0.1:6379/0", True, None])
 def test_target_that_is_no_port_is_refused(port):
     with pytest.raises(ValueError, match="target_port must be a server's port, from 1 to 65535, not"):

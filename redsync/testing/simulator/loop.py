@@ -180,6 +180,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         entries = timeline.entries
         steps = 0
         self._stopping = False
+        outer = asyncio._get_running_loop()
         asyncio._set_running_loop(self)
         try:
             while not self._stopping:
@@ -205,7 +206,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                     self._deliver(host, action, args)
             return True
         finally:
-            asyncio._set_running_loop(None)
+            asyncio._set_running_loop(outer)
 
     def _run_one(self, host: Host) -> None:
         handle = host.ready.popleft()
@@ -291,6 +292,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             if task.host.paused:
                 self.resume(task.host)
             task.cancel()
+        outer = asyncio._get_running_loop()
         asyncio._set_running_loop(self)
         try:
             left = _LAST_CALLBACKS
@@ -298,7 +300,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                 left -= 1
                 self._run_one(self._busy[0])
         finally:
-            asyncio._set_running_loop(None)
+            asyncio._set_running_loop(outer)
             self._closed = True
 
     # The interface that asyncio demands of a loop.
