@@ -100,18 +100,6 @@ def test_look_over_the_connections_of_the_maintenance_waits_for_all_nodes(narrow
         assert [narrow.inspect("x").kind for _ in range(20)] == ["lock"] * 20
 
 
-@pytest.mark.parametrize("kind", ["lock", "mutex", "fair_lock"])
-def test_release_waits_for_no_set(narrow, raw, eventually, kind):
-    """The maintenance carries it."""
-    lock = getattr(narrow, f"get_{kind}")("x")
-    assert lock.acquire(timeout=PATIENCE)
-    with all_sets_lent(narrow):
-        lock.release()
-        eventually(lambda: not any(claims(node) for node in raw))
-    assert lock.acquire(timeout=PATIENCE)
-    lock.release()
-
-
 def test_finalizer_that_interrupts_the_maintenance_releases_though_no_set_is_free(narrow, raw, eventually, monkeypatch):
     """The maintenance can't wait for itself to carry the release; and while it waits for a lock, it renews none."""
     mutex, registry, errors = narrow.get_mutex("x"), narrow.runner.life.maintenance._registry, []
