@@ -51,6 +51,34 @@ async def test_call_dropped_between_two_locks_releases_the_rest(nodes, way):
         await until(lambda: not len(client.runner.session.holds))
 
 
+# Cancelled.
+
+
+@pytest.mark.parametrize("way", ["acquire", "release"])
+@in_loop
+async def test_cancelled_call_does_not_wait_for_the_nodes(nodes, way):
+    async with client_of(nodes) as client, client_of(nodes) as other, other.get_lock("z"):
+        if way == "acquire":
+            task = asyncio.create_task(multi_of(client).acquire())
+            await until(lambda: len(client.runner.session.holds) == 2)
+        else:
+            multi = client.get_multi_lock(client.get_mutex("y"), client.get_mutex("x"))
+            assert await multi.acquire()
+            task = asyncio.create_task(multi.release())
+        for node in range(3):
+            nodes.pause(node)
+        try:
+            await asyncio.sleep(0.01)
+            task.cancel()
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert task.cancelled()
+        finally:
+            for node in range(3):
+                nodes.resume(node)
+        await until(lambda: not len(client.runner.session.holds))
+
+
 # The body.
 
 

@@ -104,15 +104,21 @@ class AsyncPerforming:
     _runner: AsyncRunner
 
     async def _perform(self, plan: Plan[T], error: BaseException | None = None) -> T:
-        """Make the calls of a plan, as `Performing` does; `error`: what the plan gets first."""
-        answer = None
+        """Make the calls of a plan, as `Performing` does; `error`: what the plan gets first.
+
+        After a cancellation they wait for no node.
+        """
+        answer, cancelled = None, False
         while True:
             try:
                 while True:  # Within the `try`, as there.
                     call = plan.send(answer) if error is None else plan.throw(error)
                     answer = error = None
                     try:
-                        answer = await call()
+                        if cancelled:
+                            self._runner.begin(call)
+                        else:
+                            answer = await call()
                     except RedsyncError as problem:
                         error = problem
             except StopIteration as end:
@@ -125,7 +131,7 @@ class AsyncPerforming:
                     # This coroutine was dropped and can't await, so the client's loop cleans up.
                     self._runner.leave_to_loop(partial(self._finish, plan))
                     raise
-                error = problem
+                error, cancelled = problem, True
 
     async def _finish(self, plan: Plan[Any]) -> None:
         with suppress(_DroppedError):
