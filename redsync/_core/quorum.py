@@ -196,12 +196,6 @@ class Tally:
             # Only a custom decision can leave a full tally PENDING. No more votes will come, so the round was not won.
             self.verdict = _LOST
 
-    def complete(self, earlier: Tally) -> None:
-        """For each node that FAILED here, take its vote of an earlier round, if it has one; the verdict stays."""
-        for node, vote in enumerate(earlier.ballots):
-            if vote is not None and self.choices[node] is _FAILED:
-                self.ballots[node], self.choices[node] = vote, vote[0]
-
     def _count(self, node: int, vote: Ballot) -> bool:
         """Count a node's vote, which is its first, in an open round; return True if it ended the wait."""
         self.ballots[node], self.choices[node] = vote, vote[0]

@@ -11,7 +11,6 @@ from collections import Counter
 from typing import Any, NamedTuple
 
 from redsync._core.client_records import contender_of
-from redsync._core.effects import Broadcast, Steps, broadcast
 from redsync._core.memory import FORGOT
 from redsync._core.quorum import Choice, Tally, Verdict
 from redsync._core.session import Session
@@ -24,7 +23,6 @@ __all__ = [
     "WRONG_TYPE",
     "Refusal",
     "all_answers",
-    "ask_all",
     "gives_up",
     "has_answers",
     "is_outage",
@@ -36,12 +34,6 @@ __all__ = [
     "time_left",
     "type_error",
 ]
-
-_LEAST_TIME = 0.02
-"""The shortest time in seconds to wait for each node: a healthy one on a busy machine may stall that long."""
-
-_SLOWER = 4
-"""The time for each node is this many times what the quorum took, if that is longer."""
 
 _AGAIN = re.compile(r"no new grants for ([0-9]+\.[0-9]) s")
 """In a node's reason to fail: when it takes part again."""
@@ -126,20 +118,6 @@ def has_answers(tally: Tally) -> Verdict:
 def all_answers(tally: Tally) -> Verdict:
     """Return what `has_answers` does, once each node has answered or failed."""
     return Verdict.PENDING if None in tally.ballots else has_answers(tally)
-
-
-def ask_all(ask: Broadcast) -> Steps[Tally]:
-    """Ask what each node knows; if a quorum says so, hear the others too, for so long that only a hung one is missed.
-
-    For that, all nodes are asked again. Of one that fails then, the first answer counts.
-    """
-    first = yield from broadcast(ask)
-    if not (first.won and first.unheard):
-        return first
-    timeout = min(max(_LEAST_TIME, _SLOWER * (first.at - first.sent_at)), ask.timeout)
-    second = yield from broadcast(ask._replace(decide=all_answers, timeout=timeout))
-    second.complete(first)
-    return second
 
 
 def most_refusals(tally: Tally) -> int:

@@ -25,15 +25,15 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from redsync._core.client_records import ClientRecord
-from redsync._core.effects import Broadcast, Steps, Tell, tell
+from redsync._core.effects import Broadcast, Steps, Tell, broadcast, tell
 from redsync._core.holds import HoldState, Owner
 from redsync._core.permits import MAX_PERMITS, Limit, PermitState, SlotKeys, next_version, read_slots
-from redsync._core.quorum import Tally, thoroughly
+from redsync._core.quorum import Tally
 from redsync._core.scripts import Arg, ClaimKind, Command, Script
 from redsync._core.session import Session
 from redsync._core.timing import milliseconds
 from redsync._protocols.acquiring import acquire_new
-from redsync._protocols.answers import WRONG_TYPE, Refusal, ask_all, no_quorum, type_error
+from redsync._protocols.answers import WRONG_TYPE, Refusal, all_answers, no_quorum, type_error
 from redsync._protocols.claims import AcquireRequest
 from redsync._protocols.holding import give_back, release, tell_rest
 from redsync._protocols.shrinking import first_in, read_bits
@@ -239,9 +239,10 @@ def survey(
             reverse.
     """
     paged = not 0 <= holders <= _PAGE
-    looks, first = yield from _look(session, pool, owner, holders=-1 if paged else holders, guard=guard, start=0)
-    last = max((slot for look in looks.values() for slot in look.taken), default=0) if paged else 0
-    for start in range(_PAGE, last + 1, _PAGE):
+    # The look that precedes all pages also finds out hung nodes, so no page waits for these.
+    looks, first = yield from _look(session, pool, owner, holders=0 if paged else holders, guard=guard, start=0)
+    last = max((slot for look in looks.values() for slot in look.taken), default=-1) if paged else -1
+    for start in range(0, last + 1, _PAGE):
         more, tally = yield from _look(session, pool, owner, holders=-1, guard=guard, start=start)
         both = looks.keys() & more.keys()
         looks = {node: replace(looks[node], holders=looks[node].holders + more[node].holders) for node in both}
@@ -275,7 +276,7 @@ def _look(
     memory = session.processes.guard(milliseconds(guard)) if guard else 0
     command = _inspect(pool, holders, memory, start)
     timeout = session.timing.node_timeout * (_TIMEOUTS if holders < 0 else 1)
-    tally = yield from ask_all(Broadcast(command, owner, parse, timeout, guard, decide=thoroughly))
+    tally = yield from broadcast(Broadcast(command, owner, parse, timeout, guard, decide=all_answers))
     if tally.granted < tally.quorum:
         noun = pool.limit.noun
         raise type_error(pool.name, tally, noun) or no_quorum(pool.name, tally, noun)

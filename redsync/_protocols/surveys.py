@@ -18,11 +18,11 @@ from redsync._core.effects import Broadcast, Steps, broadcast
 from redsync._core.holds import Owner
 from redsync._core.keys import MAX_NAME, LockKeys, encode_name, is_client_key, voter_tag
 from redsync._core.permits import SlotKeys
-from redsync._core.quorum import ReplyParser, Tally, Verdict, Vote
+from redsync._core.quorum import ReplyParser, Tally, Vote
 from redsync._core.scripts import ClaimKind, Command, Script
 from redsync._core.session import Session
 from redsync._core.text import printable
-from redsync._protocols.answers import WRONG_TYPE, Refusal, all_answers, ask_all, has_answers, no_quorum, type_error
+from redsync._protocols.answers import WRONG_TYPE, Refusal, all_answers, has_answers, no_quorum, type_error
 from redsync._protocols.holding import had
 from redsync.exceptions import KeyTypeError, QuorumError, RedsyncError
 
@@ -187,15 +187,14 @@ class NameLook:
 def _look(
     session: Session, keys: LockKeys, owner: Owner, parse: ReplyParser, *, most: int, waiters: int = 0
 ) -> Broadcast:
-    """Return the effect that asks all nodes about a lock; a quorum decides."""
+    """Return the effect that asks all nodes about a lock, and hears each of them."""
     command, timeout = Command(INSPECT, keys.everything, (most, waiters, 1)), session.timing.node_timeout
-    return Broadcast(command, owner, parse, timeout, decide=has_answers)
+    return Broadcast(command, owner, parse, timeout, decide=all_answers)
 
 
 def survey(session: Session, keys: LockKeys, owner: Owner) -> Steps[Tally]:
     """Ask all nodes about a name, each for a `NameLook`."""
-    look = _look(session, keys, owner, NameLook.read, most=_MOST_HOLDERS, waiters=_MOST_WAITERS)
-    return (yield from ask_all(look))
+    return broadcast(_look(session, keys, owner, NameLook.read, most=_MOST_HOLDERS, waiters=_MOST_WAITERS))
 
 
 def named(session: Session, keys: LockKeys, owner: Owner, error: RedsyncError | None) -> Steps[RedsyncError | None]:
@@ -230,19 +229,8 @@ def is_held(session: Session, kind: ClaimKind, name: str | bytes, keys: LockKeys
     def most(tally: Tally) -> int:
         return max(Counter(owner for owners in tally.grants for owner in owners).values(), default=0)
 
-    def decide(tally: Tally) -> Verdict:
-        unheard, backed = tally.unheard, most(tally)
-        if backed >= tally.quorum:
-            return Verdict.WON
-        # A node that failed may keep the claim too: as long as that matters, hear every node. So too if values of
-        # another type may rule a quorum out.
-        foreign = tally.refusals.count(WRONG_TYPE)
-        matters = backed + unheard + tally.failed >= tally.quorum
-        matters = matters or (foreign > 0 and foreign + unheard > len(tally.nodes) - tally.quorum >= foreign)
-        return Verdict.PENDING if unheard and matters else Verdict.LOST
-
     # The writer comes first, then a reader.
-    tally = yield from broadcast(_look(session, keys, owner, parse, most=2)._replace(decide=decide))
+    tally = yield from broadcast(_look(session, keys, owner, parse, most=2))
     if tally.without_quorum:
         raise no_quorum(name, tally)
     if tally.refusals.count(WRONG_TYPE) > len(tally.nodes) - tally.quorum:
@@ -268,7 +256,7 @@ def force_release(session: Session, kind: ClaimKind, name: str | bytes, keys: Lo
 
     held = False
     while True:
-        tally = yield from ask_all(_look(session, keys, owner, parse, most=_MOST))
+        tally = yield from broadcast(_look(session, keys, owner, parse, most=_MOST))
         if tally.without_quorum:
             raise no_quorum(name, tally)
         if tally.refusals.count(WRONG_TYPE) > len(tally.nodes) - tally.quorum:
@@ -352,8 +340,7 @@ def survey_all(
     tallies: dict[str | bytes, Tally] = {}
     for name in (yield from find_names(session, prefix, pattern, owner))[:limit]:
         keys = LockKeys.of(prefix, name)
-        look = _look(session, keys, owner, NameLook.read, most=_MOST_HOLDERS, waiters=_MOST_WAITERS)
-        tally = yield from broadcast(look._replace(decide=all_answers))
+        tally = yield from survey(session, keys, owner)
         looks = [look for look in tally.grants if not look.is_empty]
         if tally.without_quorum or (any(map(is_likely, looks)) if not prefix else looks):
             tallies[_as_text(name)] = tally
@@ -411,7 +398,7 @@ def break_hold(session: Session, prefix: bytes, name: str | bytes, word: str, ow
     if not isinstance(word, str):
         raise TypeError(f"an owner is str, as Holder.owner has it, not {type(word).__name__}")
     look, timeout = look_command(prefix, encode_name(name), _MOST_PERMITS), session.timing.node_timeout
-    tally = yield from ask_all(Broadcast(look, owner, NameLook.read, timeout, decide=has_answers))
+    tally = yield from broadcast(Broadcast(look, owner, NameLook.read, timeout, decide=all_answers))
     if tally.without_quorum:
         raise no_quorum(name, tally)
     commands = break_commands(prefix, encode_name(name), claims_meant(word, tally.grants))

@@ -30,7 +30,6 @@ from redsync._core.scripts import Command
 from redsync._core.session import Session
 from redsync._core.timing import Timing
 from redsync._protocols.acquiring import acquire_new
-from redsync._protocols.answers import all_answers
 from redsync._protocols.claims import AcquireRequest, Claim
 from redsync._protocols.holding import release
 from redsync._protocols.lock import FAIR_LOCK, LOCK
@@ -104,7 +103,6 @@ class Toy:
         self.tallies = []
         self.on_alarm = lambda: None
         self._begun = []
-        self._look = None
 
     def _ring(self):
         self.alarms += 1
@@ -243,7 +241,7 @@ class Toy:
             tally = effect.tally([f"node{i}" for i in range(self.n)])
             tally.close("nothing to send")
         else:
-            self._look, tally = answer, self._count(effect, answer)
+            tally = self._count(effect, answer)
         tally.sent_at = began
         if tally.verdict is Verdict.PENDING:
             tally.close("no answer")
@@ -259,18 +257,12 @@ class Toy:
     def drive(self, steps, answer):
         """Run a protocol; `answer(described effect, effect)` returns each reply, an exception is thrown in.
 
-        So is an interruption of what is performed here, as drivers do. A look that asks slower nodes again gets the
-        same answers, and is not recorded.
+        So is an interruption of what is performed here, as drivers do.
         """
         self._begun.append(steps)
         try:
             effect = next(steps)
             while True:
-                if self.effects and self._asks_slower_nodes(effect):
-                    tally = self._count(effect, self._look)
-                    tally.close("no answer")
-                    effect = steps.send(tally)
-                    continue
                 try:
                     reply = answer(self.begin(effect), effect)
                     if not isinstance(reply, BaseException):
@@ -280,12 +272,6 @@ class Toy:
                 effect = steps.throw(reply) if isinstance(reply, BaseException) else steps.send(reply)
         except StopIteration as stop:
             return stop.value
-
-    def _asks_slower_nodes(self, effect):
-        match self.effects[-1], effect:
-            case Broadcast(command=asked), Broadcast(command=command, decide=decide):
-                return asked == command and decide is all_answers
-        return False
 
     def play(self, steps, *script):
         """Run a protocol that must follow the script exactly to the end; return its result."""

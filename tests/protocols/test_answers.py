@@ -5,15 +5,12 @@ from itertools import product
 
 import pytest
 
-from redsync._core.effects import Broadcast
-from redsync._core.quorum import Choice, Tally, thoroughly
+from redsync._core.quorum import Choice, Tally
 from redsync._core.scripts import Command, Script
 from redsync._protocols.answers import (
     WRONG_TYPE,
     Refusal,
-    ask_all,
     gives_up,
-    has_answers,
     no_quorum,
     type_error,
 )
@@ -132,50 +129,3 @@ def test_wait_for_nodes_ends_at_once_only_if_a_majority_fails_for_a_reason_that_
         assert gives_up(toy.session, tally, toy.now) == (lasting == 2 and reason in LASTING)
     toy.session.answered = True
     assert not gives_up(toy.session, tally, toy.now)
-
-
-# Looks.
-
-
-def look(*rounds, **how):
-    """Ask five nodes; `rounds`: for each its duration and replies, None for silence. Return tally and effects."""
-    steps, effects = ask_all(Broadcast(COMMAND, None, lambda answer: answer, 0.25, **how)), []
-    effect = next(steps)
-    try:
-        for takes, *replies in rounds:
-            effects.append(effect)
-            tally = effect.tally([f"node{i}" for i in range(5)])
-            tally.sent_at, tally.at = 100.0, 100.0 + takes
-            for node, reply in enumerate(replies):
-                if reply is not None:
-                    tally.record(node, reply)
-            tally.close("silence")
-            effect = steps.send(tally)
-    except StopIteration as stop:
-        return stop.value, effects
-    pytest.fail("it asks again")
-
-
-@pytest.mark.parametrize(("takes", "waits"), [(0.0001, 0.02), (0.03, 0.12), (0.2, 0.25)])
-def test_look_hears_nodes_slower_than_a_quorum_but_not_hung_ones(takes, waits):
-    tally, (first, second) = look((takes, 1, 1, 1), (0.01, 1, 2, 3, 4, None), decide=has_answers)
-    assert tally.grants == [1, 2, 3, 4]
-    assert (first.timeout, second.timeout) == (0.25, pytest.approx(waits))
-
-
-def test_look_is_over_if_no_quorum_answers():
-    tally, effects = look((0.25, 1, 1, None, None, None), decide=has_answers)
-    assert (tally.won, len(effects)) == (False, 1)
-
-
-@pytest.mark.parametrize("how", [{"decide": has_answers}, {"decide": thoroughly}])
-def test_node_that_stalls_when_it_is_asked_again_keeps_its_first_answer(how):
-    tally, _ = look((0.01, 1, 1, 1), (0.04, 2, None, None, WRONG_TYPE, None), **how)
-    assert (tally.grants, tally.refused, tally.without_quorum) == ([2, 1, 1], 1, False)
-
-
-def test_look_that_needs_grants_waits_for_them_whatever_a_minority_answers():
-    """A foreign value on two nodes must not end the round: three others vouch for theirs."""
-    replies = WRONG_TYPE, 1, WRONG_TYPE, 1, 1
-    tally, _ = look((0.03, *replies), (0.03, *replies), decide=thoroughly)
-    assert tally.granted == 3

@@ -69,13 +69,6 @@ def test_look_at_a_value_of_another_kind_is_an_error(toy, kind):
         run_held(toy, *[look(A, kind=kind)] * 5)
 
 
-def test_lock_is_known_to_be_held_as_soon_as_a_quorum_agrees(toy):
-    assert run_held(toy, look(A), look(A), look(A), None, None)
-    assert toy.now == pytest.approx(1000.001), "it waited for no further node"
-    assert not run_held(toy, look(), look(), look(), None, None)
-    assert toy.now == pytest.approx(1000.002)
-
-
 def test_look_for_a_holder_without_a_quorum_is_an_error(toy):
     with pytest.raises(QuorumError) as caught:
         run_held(toy, look(A), look(A), "down", "down", "down")
