@@ -3,8 +3,6 @@
 Nothing here waits for an event loop: each `await` makes a blocking call and continues at once, in the same thread.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 

@@ -10,8 +10,6 @@ If the input ends sooner, the process that started it is gone or has given up, a
 owner expects ends it at once, with status 1 and a traceback.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import faulthandler

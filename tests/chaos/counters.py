@@ -3,8 +3,6 @@
 They are files, because a file knows nothing of locks, and they witness exclusion without any clock.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Self-observation of a client process: errors of the library, leftovers of a closed client."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import os

@@ -42,8 +42,6 @@ All instants are whole nanoseconds on the clock of the leases, which all process
 exactly.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -19,8 +19,6 @@ A killed process believed until it was killed, and may or may not have done its 
 **The end**, after all faults: can every owner acquire everything again, and do nodes and clients keep nothing?
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Final, NamedTuple, TypeAlias, TypeVar

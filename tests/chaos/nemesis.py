@@ -4,19 +4,15 @@ If one fault is late, because the machine is busy or a server is slow, all later
 relies on the gaps between faults, and no gap is ever shorter than planned.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from redsync.testing.local_nodes import LocalNodes
+from redsync.testing.proxy import FaultProxy
 from redsync.testing.servers import ask
-
-if TYPE_CHECKING:
-    from redsync.testing.local_nodes import LocalNodes
-    from redsync.testing.proxy import FaultProxy
-    from tests.chaos.history import History
-    from tests.chaos.process_pool import ProcessPool
+from tests.chaos.history import History
+from tests.chaos.process_pool import ProcessPool
 
 _TICK: Final = 0.1
 

@@ -3,8 +3,6 @@
 If owners of a client share permits (see `Job.shares`), each may return what another acquired.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace

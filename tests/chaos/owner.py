@@ -7,8 +7,6 @@ The code is that of an asyncio task; `blocking` makes it that of a thread. A `Wo
 with a real clock, or on a virtual machine of the simulator.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Awaitable, Callable

@@ -3,8 +3,6 @@
 `WORK` names the mixtures. Each is a function of a random source and the client's lease.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Mapping

@@ -7,8 +7,6 @@ even stopped ones.
 A client is a number. Each start is a new process with its own history: another *life*.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

@@ -64,7 +64,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from operator import methodcaller
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from redsync._core.observing import Event, HoldLost
 from redsync._kinds import KINDS
@@ -73,12 +73,9 @@ from redsync.testing.simulator.simulation import Checker
 from redsync.testing.simulator.store import Hash
 from tests.simulation.checks import ALL
 from tests.simulation.checks.kept import kept_at
-from tests.simulation.simulated_clusters import Cluster
+from tests.simulation.groups import GroupServer
+from tests.simulation.simulated_clusters import Cluster, Shard
 from tests.simulation.trial import Trial
-
-if TYPE_CHECKING:
-    from tests.simulation.groups import GroupServer
-    from tests.simulation.simulated_clusters import Shard
 
 
 class Actor:

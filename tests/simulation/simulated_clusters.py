@@ -24,7 +24,7 @@ looks.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from redsync._core.clusters import KeyTagging, slots_of
 from redsync._core.scripts import Script
@@ -32,13 +32,9 @@ from redsync.testing.simulator.trace_events import Faulted
 from tests.simulation.checks import OF_CLUSTERS
 from tests.simulation.cluster_servers import ClusterServer
 from tests.simulation.failovers import Reshardings
-from tests.simulation.groups import Group
+from tests.simulation.groups import Group, VirtualSentinel
 from tests.simulation.topologies import World
 from tests.simulation.trial_nodes import TrialNode
-
-if TYPE_CHECKING:
-    from tests.simulation.cluster_servers import ClusterServer
-    from tests.simulation.groups import VirtualSentinel
 
 
 class Migration:

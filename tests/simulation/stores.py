@@ -1,7 +1,5 @@
 """Functions on the store of a virtual node, for tests and for servers that replicate or move keys."""
 
-from __future__ import annotations
-
 from redsync.testing.simulator.commands import find_command
 from redsync.testing.simulator.store import NEVER, Entry, Reply, Store, Value, copy_of
 

@@ -11,23 +11,20 @@ from __future__ import annotations
 import hashlib
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from redsync._core.scripts import Script
-from redsync.testing.simulator.loop import Host
+from redsync.testing.simulator.loop import Clock, Host
 from redsync.testing.simulator.machines import Machine
 from redsync.testing.simulator.network import Connection, Server
 from redsync.testing.simulator.simulation import Checker, Simulation
 from redsync.testing.simulator.trace_events import Faulted, TraceEvent
 from tests.simulation.checks import ALL
+from tests.simulation.groups import Group, VirtualSentinel
 from tests.simulation.sets import MAKER
 from tests.simulation.topologies import World, world_for
 from tests.simulation.trial_nodes import TrialNode
 from tests.simulation.trial_runner import TrialRunner
-
-if TYPE_CHECKING:
-    from redsync.testing.simulator.loop import Clock
-    from tests.simulation.groups import Group, VirtualSentinel
 
 
 class FaultFree:

@@ -1,7 +1,5 @@
 """Faults that only trials have: such that outlast connections, clocks beyond what clients allow for, late pushes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -15,19 +15,17 @@ import random
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from redsync._kinds import KINDS
 from redsync.exceptions import ClientClosedError
+from redsync.testing.simulator.machines import Machine
+from redsync.testing.simulator.runner import SimulatedClient
 from tests.chaos.history import nanoseconds
 from tests.chaos.jobs import Job
 from tests.chaos.owner import Owner, World
 from tests.chaos.owner_work import Task
-
-if TYPE_CHECKING:
-    from redsync.testing.simulator.machines import Machine
-    from redsync.testing.simulator.runner import SimulatedClient
-    from tests.simulation.trial import Trial
+from tests.simulation.trial import Trial
 
 _UNTOLD: Final = {"done", "looked", "told", "writes"}
 """Words of the journal that checkers ignore, and that are not outcomes of a request."""

@@ -1,7 +1,5 @@
 """Sending commands to groups of servers, and waiting for them."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """A cluster on this machine: masters that share the slots, and replicas that can replace them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise

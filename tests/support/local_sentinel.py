@@ -11,8 +11,6 @@ replicas lose the isolated master at once, so none acknowledges a write of it af
 of the new master; to be on the other side, connect to the address that `isolate_master` returns.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Mapping, Sequence

@@ -1,22 +1,18 @@
 """Beliefs of owners: at most one holds, by the right count and token, and learns of each loss."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from redsync._core.holds import HoldState
 from redsync._core.observing import HoldLost
 from redsync._core.permits import PermitState
+from redsync.testing.simulator.machines import Machine
+from redsync.testing.simulator.runner import SimulatedRunner
 from redsync.testing.simulator.trace_events import Decided, Executed, Faulted, Sent, Stepped, Told
 from tests.simulation.checks.base import OwnChecker, Trial, describe, whose
 from tests.simulation.checks.kept import kept_claims
 from tests.simulation.checks.rounds import REENTRANT, Claim, Outcome, Rounds, claims, code_of, parse
-
-if TYPE_CHECKING:
-    from redsync.testing.simulator.machines import Machine
-    from redsync.testing.simulator.runner import SimulatedRunner
-    from tests.simulation.trial_runner import TrialRunner
+from tests.simulation.trial_runner import TrialRunner
 
 _Thing: TypeAlias = tuple[bytes, int | None]
 

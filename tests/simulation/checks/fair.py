@@ -1,23 +1,19 @@
 """The order of a fair lock's waiters: the places that nodes must keep, and who must be granted the lock."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import hiredis
 
+from redsync._core.holds import HoldState
 from redsync._core.quorum import quorum_of
+from redsync.testing.simulator.machines import Machine
 from redsync.testing.simulator.store import Hash, SortedSet
 from redsync.testing.simulator.trace_events import Executed, Faulted, Sent, Stepped
 from tests.simulation.checks.base import OwnChecker, Trial, describe, loses_memory, who
 from tests.simulation.checks.kept import kept_at
 from tests.simulation.checks.rounds import claims, owner_in, parse
-
-if TYPE_CHECKING:
-    from redsync._core.holds import HoldState
-    from redsync.testing.simulator.machines import Machine
 
 _ACQUIRE, _RELEASE, _ABANDON = "fair_lock_acquire", "lock_release", "lock_abandon"
 _FOREIGN = 0

@@ -1,15 +1,11 @@
 """The records that a node keeps: claims of all kinds, and places in queues. For several checkers."""
 
-from __future__ import annotations
-
 import math
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from redsync.testing.simulator.store import NEVER, Hash, SortedSet
 from tests.simulation.checks.rounds import MODES, owner_in
-
-if TYPE_CHECKING:
-    from tests.simulation.trial_nodes import TrialNode
+from tests.simulation.trial_nodes import TrialNode
 
 T = TypeVar("T")
 

@@ -1,7 +1,5 @@
 """Latches: what calls on them may report, and that they open."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial

@@ -1,21 +1,17 @@
 """The limits of semaphores and rate limiters, and the records of slots behind them."""
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from redsync._core.holds import HoldState
 from redsync._core.permits import PermitState, read_slots
 from redsync._core.quorum import quorum_of
+from redsync.testing.simulator.machines import Machine
 from redsync.testing.simulator.store import Hash, SortedSet
 from redsync.testing.simulator.trace_events import Did, Executed, Faulted, Sent, Stepped
 from tests.simulation.checks.base import OwnChecker, Trial
 from tests.simulation.checks.rounds import PERMIT, Claim, claims, granted_slots, parse
-
-if TYPE_CHECKING:
-    from redsync.testing.simulator.machines import Machine
 
 _Limit: TypeAlias = tuple[int, int]
 """The version and the number of permits under which a permit was requested."""

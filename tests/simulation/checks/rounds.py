@@ -1,7 +1,5 @@
 """The requests of open rounds, for checkers that compare them with the outcome."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple

@@ -1,17 +1,13 @@
 """Service: waiters get what is free once faults are over."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from redsync.testing.simulator.machines import Machine
 from redsync.testing.simulator.trace_events import Decided, Did, Faulted, Sent
 from tests.simulation.checks.base import OwnChecker, Trial
 from tests.simulation.checks.fair import asked_ticket
 from tests.simulation.checks.rounds import PERMIT, READ_WRITE, Rounds, claims, parse
-
-if TYPE_CHECKING:
-    from redsync.testing.simulator.machines import Machine
 
 _PAUSE = 1.5
 """The longest time in seconds that a waiter without a place sleeps."""

@@ -1,24 +1,20 @@
 """Servers: they keep and grant only what they may, and each is one voter."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from redsync._core.quorum import Choice
+from redsync._drivers.links import AnyLink
+from redsync.testing.simulator.machines import Machine
 from redsync.testing.simulator.store import SortedSet
 from redsync.testing.simulator.trace_events import Decided, Executed, Faulted, Sent
 from tests.simulation.checks.base import OwnChecker, Trial, describe, loses_memory, who
 from tests.simulation.checks.kept import Kept, kept_at, kept_claims, kept_places, now_ms
 from tests.simulation.checks.latch_knowledge import EXCHANGE
 from tests.simulation.checks.rounds import MODES, PERMIT, READ_WRITE, Rounds, claims, parse
-
-if TYPE_CHECKING:
-    from redsync._drivers.links import AnyLink
-    from redsync.testing.simulator.machines import Machine
-    from tests.simulation.trial_nodes import TrialNode
-    from tests.simulation.trial_runner import TrialRunner
+from tests.simulation.trial_nodes import TrialNode
+from tests.simulation.trial_runner import TrialRunner
 
 _READ, _WRITE = MODES
 _WITH_PLACE = 8

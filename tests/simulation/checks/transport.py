@@ -1,12 +1,10 @@
 """A client's transport: each reply to its request, in order, nothing lost, nothing left."""
 
-from __future__ import annotations
-
 import functools
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator
 from copy import copy
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import hiredis
 
@@ -19,9 +17,7 @@ from redsync.testing.simulator.runner import WatchedLinks, WatchedMaintenance, c
 from redsync.testing.simulator.trace_events import Connected, Executed, Faulted, Sent
 from tests.simulation.checks.base import OwnChecker, Trial, loses_memory, who
 from tests.simulation.sets import Handed
-
-if TYPE_CHECKING:
-    from tests.simulation.trial_runner import TrialRunner
+from tests.simulation.trial_runner import TrialRunner
 
 _SHOWN = 120
 """Characters of a request or reply that a complaint quotes."""
