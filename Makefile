@@ -96,19 +96,21 @@ docs: $(VENV)/.docs $(if $(DEMO),$(VENV)/.demo)  ## generate figures, dashboard,
 	@echo "open site/index.html"
 
 clean:  ## remove all generated files
-	@rm -rf .venv .venv-* site build dist htmlcov .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
-	@find redsync tests bench examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+	@rm -rf .venv .venv-* site build dist htmlcov .coverage* .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@find redsync tests bench examples tools -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 # Two things save seconds: pip comes from the base Python if it has one, because the environment's own would have to be
 # installed first; and no module is compiled before its import.
-PIP = $$($(BIN)/python -c 'import pip' 2>/dev/null && echo $(BIN)/python || sed -n 's/^executable = //p' $(VENV)/pyvenv.cfg) \
+PIP = "$$($(BIN)/python -c 'import pip' 2>/dev/null && echo $(BIN)/python || sed -n 's/^executable = //p' $(VENV)/pyvenv.cfg)" \
   -m pip --python $(BIN)/python install -qq --no-compile
 PIP_FIXED = PIP_CONSTRAINT=$(VERSIONS) PIP_BUILD_CONSTRAINT=$(VERSIONS) $(PIP)  # old pips apply the first to builds, too
 
 %/pyvenv.cfg:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "redsync needs Python 3.11 or later, but $(PYTHON) is " \
+	  + sys.version.split()[0] + ": name another one, as in make demo PYTHON=python3.12")'
 	@echo "preparing $*"
 	@$(PYTHON) -m venv --without-pip $*
-	@$(PYTHON) -m pip --version >/dev/null 2>&1 || $*/bin/python -m ensurepip >/dev/null
+	@"$$(sed -n 's/^executable = //p' $@)" -m pip --version >/dev/null 2>&1 || $*/bin/python -m ensurepip >/dev/null
 
 # The demo runs from this directory: building and installing redsync takes longer than installing its dependencies.
 DEMO_NEEDS := import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \

@@ -172,7 +172,7 @@ def _faults(table: _Table, subtitle: str) -> Figure | None:
         if missing := [state for value, (state, _) in zip(latencies, _STATES, strict=True) if value == 0.0]:
             figure.cross(right + 24, y, arm=4)
             figure.words(right + 36, y + 4, f"no lock: {', '.join(missing)}", colour="bad", size=12)
-    x: float = left
+    x = left
     for (state, colour), radius in zip(_STATES, _RADII, strict=True):
         figure.dot(x + 5, bottom + 36, colour=colour, radius=radius)
         figure.words(x + 16, bottom + 40, state, colour="muted", size=12)

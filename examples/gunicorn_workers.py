@@ -33,6 +33,7 @@ def ask(url: str) -> tuple[str, str]:
 
 
 def main() -> None:
+    os.environ["no_proxy"] = "127.0.0.1"  # where gunicorn listens
     with LocalNodes(3) as nodes, socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         gunicorn = subprocess.Popen(

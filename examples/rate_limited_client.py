@@ -5,6 +5,7 @@ Self-contained: it starts throwaway servers, and an API that counts. To use your
     client = Client(["redis://redis-1:6379", "redis://redis-2:6379", "redis://redis-3:6379"])
 """
 
+import os
 import threading
 import time
 import urllib.request
@@ -50,6 +51,7 @@ class Fetcher:
 
 
 def main() -> None:
+    os.environ["no_proxy"] = "127.0.0.1"  # where the API is
     server = ThreadingHTTPServer(("127.0.0.1", 0), Api)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     with LocalNodes(3) as nodes, nodes.client() as one, nodes.client() as two:

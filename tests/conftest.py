@@ -33,6 +33,10 @@ SERVERS = [path for path in os.environ.get("REDSYNC_TEST_SERVERS", "").split(os.
 if server := SERVERS[0] if SERVERS else pinned_server():
     os.environ["REDSYNC_SERVER"] = str(server)
 
+# Colours would be in all output that tests read; and a proxy does not reach this machine's servers.
+os.environ.pop("FORCE_COLOR", None)
+os.environ["no_proxy"] = f"127.0.0.1,{os.environ.get('no_proxy', '')}"
+
 
 # Background commands of a shell without job control ignore the first two signals, commands of nohup(1) the third, and
 # children inherit that; but tests need them.

@@ -27,7 +27,7 @@ def _files(part: dict[str, Any], suffixes: tuple[str, ...]) -> Iterator[Path]:
     """Yield the part's files that git knows: all below its paths, but for those below its exceptions."""
     left_out = [f":!{path}" for path in part.get("without", ())]
     command = ["git", "ls-files", "-z", *(f":(glob){path}" for path in part["paths"]), *left_out]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
     for name in listed.split("\0"):
         if name.endswith(suffixes) and (ROOT / name).exists():
             yield ROOT / name

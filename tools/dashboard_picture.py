@@ -120,13 +120,14 @@ def record() -> dict[str, Any]:
 def _scrapes(run: Callable[[threading.Event], Any]) -> Iterator[Scrape]:
     from prometheus_client.parser import text_string_to_metric_families
 
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy does not reach this machine
     over = threading.Event()
     with run(over) as (urls, renamed):
         began = time.monotonic()
         while (now := time.monotonic() - began) < _SECONDS:
             found: defaultdict[str, Series] = defaultdict(dict)
             for url in urls:
-                with urllib.request.urlopen(url, timeout=20) as reply:  # noqa: S310  (our own)
+                with direct.open(url, timeout=20) as reply:
                     text = reply.read().decode()
                 for address, name in renamed.items():
                     text = text.replace(address, name)

@@ -108,7 +108,7 @@ def main() -> int:
 def formatted(text: str, path: Path) -> str:
     """Return the text in the style of the project."""
     command = [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(path), "-"]
-    return subprocess.run(command, input=text, capture_output=True, text=True, check=True, cwd=PACKAGE.parent).stdout
+    return subprocess.run(command, input=text, stdout=subprocess.PIPE, text=True, check=True, cwd=PACKAGE.parent).stdout
 
 
 def copy_methods(twin: Twin, source: str, target: str) -> str:

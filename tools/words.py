@@ -119,7 +119,7 @@ def files(arguments: list[str]) -> Iterator[Path]:
         ["/usr/bin/env", "git", "ls-files", "--cached", "--others", "--exclude-standard", "-z", "--", *arguments],
         cwd=ROOT,
         check=True,
-        capture_output=True,
+        stdout=subprocess.PIPE,
         text=True,
     ).stdout
     yield from (ROOT / name for name in listed.split("\0") if name.endswith(_READ) and (ROOT / name).is_file())

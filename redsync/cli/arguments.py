@@ -42,6 +42,7 @@ class _Parser(argparse.ArgumentParser):
     def __init__(self, **settings: Any) -> None:
         # Abbreviations would also be looked for among the words of a wrapped command.
         super().__init__(allow_abbrev=False, **settings)
+        self.color = False  # since Python 3.14, it would decide by standard output, not by where we write
 
     def format_help(self) -> str:
         return f"{super().format_help()}\n{_DOCS}\n"
@@ -74,7 +75,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     Raises:
         SystemExit: The arguments were wrong (status 64), or asked for help or the version (status 0).
     """
-    # No option before `lock` takes a value.
+    # No option before `lock` takes a value, but for `--completion`, which ends this program.
     is_lock = next((argument for argument in arguments if not argument.startswith("-")), None) == "lock"
     end = arguments.index("--") if is_lock and "--" in arguments else len(arguments)
     parser = _parser()

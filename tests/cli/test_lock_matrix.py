@@ -75,7 +75,8 @@ class Writer:
 
     def __init__(self, directory):
         self.path, self.beats = directory / "writer", directory / "beats"
-        self.path.write_text(f"#!{sys.executable}\n{WRITER}")
+        # Python's path may have spaces, so a shell starts it; to Python that line is one text.
+        self.path.write_text(f'#!/bin/sh\n"exec" "{sys.executable}" "$0" "$@"\n{WRITER}')
         self.path.chmod(0o700)
 
     @property

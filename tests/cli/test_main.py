@@ -26,6 +26,12 @@ def test_version_is_the_version_of_the_package(run):
     assert run("--version") == (0, f"redsync {redsync.__version__}\n", "")
 
 
+def test_usage_has_no_colours_in_a_file(run, monkeypatch):
+    """Python 3.14 colours it, if standard output is a terminal."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b" not in run("lock")[2]
+
+
 @pytest.mark.parametrize("arguments", [[], *([name] for name in COMMANDS)], ids=" ".join)
 def test_help_shows_the_usage_and_ends_with_the_place_of_the_documentation(arguments, run):
     status, out, _ = run(*arguments, "--help")
