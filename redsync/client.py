@@ -131,8 +131,8 @@ class Client(AnyClient[ThreadRunner]):
             min_hold: Seconds before which no other owner gets the lock: the last release waits until then. A body that
                 ends by an interruption, and an interrupted wait, leave the lock to its lease or to that instant,
                 whichever is later.
-            on_lost: Called once with the hold when it is lost, in the thread whose call notices it, or in one that the
-                client has for events: a slow call delays later events, not renewals.
+            on_lost: Called once when the hold is lost, with a new object for it, in the thread whose call notices it,
+                or in one that the client has for events: a slow call delays later events, not renewals.
 
         Raises:
             ValueError: The name or a number is invalid.
@@ -210,7 +210,7 @@ class Client(AnyClient[ThreadRunner]):
         """Return the semaphore of that name: at most `permits` at a time; all objects of one name are the same.
 
         `permits` is a number from 1 to 10,000, the same in all programs, until a resize. The options are those of
-        `get_lock`, for a permit instead of a hold.
+        `get_lock` without `min_hold`, for a permit instead of a hold.
 
         Raises:
             ValueError: The name or a number is invalid.

@@ -102,6 +102,8 @@ def test_error_names_the_kind_that_is_there(bare, three):
         bare.get_lock("x").acquire(False)
     with bare.get_lock("z"), pytest.raises(KeyTypeError, match="the key of mutex 'z' holds a lock"):
         bare.get_mutex("z").acquire(False)
+    with bare.get_lock("z"), pytest.raises(KeyTypeError, match="the key of mutex 'z' holds"):
+        bare.get_mutex("z").force_release()
     for node in three:
         node.rpush("y", 1)
     with pytest.raises(KeyTypeError, match="the key of lock 'y' holds a value of type list"):

@@ -232,9 +232,9 @@ def is_held(session: Session, kind: ClaimKind, name: str | bytes, keys: LockKeys
     # The writer comes first, then a reader.
     tally = yield from broadcast(_look(session, keys, owner, parse, most=2))
     if tally.without_quorum:
-        raise no_quorum(name, tally)
+        raise no_quorum(name, tally, kind.label)
     if tally.refusals.count(WRONG_TYPE) > len(tally.nodes) - tally.quorum:
-        raise type_error(name, tally, kind.label) or no_quorum(name, tally)
+        raise type_error(name, tally, kind.label) or no_quorum(name, tally, kind.label)
     # An owner with a minority may have the silent nodes too. Then no other owner can get it, so it counts as held.
     silent = len(tally.nodes) - tally.granted - tally.refused
     return tally.granted > 0 and most(tally) + silent >= tally.quorum
@@ -258,9 +258,9 @@ def force_release(session: Session, kind: ClaimKind, name: str | bytes, keys: Lo
     while True:
         tally = yield from broadcast(_look(session, keys, owner, parse, most=_MOST))
         if tally.without_quorum:
-            raise no_quorum(name, tally)
+            raise no_quorum(name, tally, kind.label)
         if tally.refusals.count(WRONG_TYPE) > len(tally.nodes) - tally.quorum:
-            raise type_error(name, tally) or no_quorum(name, tally)
+            raise type_error(name, tally, kind.label) or no_quorum(name, tally, kind.label)
         seen = [(claim, look) for look in tally.grants for claim in look.claims if claim.mode == _MODES[kind.mode]]
         claims = dict.fromkeys(kind.mode + claim.raw for claim, _ in seen)
         commands = [Command(kind.release, keys.all, (claim, 0, keys.channel)) for claim in claims]
