@@ -158,6 +158,12 @@ def test_interrupted_release_reaches_the_nodes_all_the_same_and_wakes_sleepers(t
     assert not state.live
 
 
+def test_release_interrupted_while_it_reports_a_loss_ends_the_hold(toy, state):
+    toy.now = state.valid_until
+    toy.interrupt(release(toy.session, state, toy.now), [LOSS[0]], 0)
+    assert list(toy.session.holds) == []
+
+
 def test_release_that_is_interrupted_late_does_not_touch_a_hold_that_its_owner_acquired_since(toy):
     """Another task releases, and some nodes are slow to answer."""
     old = toy.take()
@@ -206,28 +212,30 @@ def test_last_release_waits_until_the_shortest_time_is_over(toy):
 
 def test_wait_that_could_outlast_the_claim_lengthens_it_first(toy):
     state = keep(toy, 60.0)
+    state.may_keep = 0b111
     lengthen = "tell lock_renew"
     toy.interrupt(release(toy.session, state, toy.now), [lengthen, ("wait for end", toy.slept())], 1)
     assert toy.told[0].command.args == (state.claim, 1, milliseconds(state.keep_until - 1000.001))
     assert (state.left, state.count, state.live, state.lost) == (True, 0, False, None)
+    assert state.may_keep == ALL
     assert list(toy.session.holds) == []
 
 
 @pytest.mark.parametrize("hurried", [False, True])
 def test_release_that_waits_ends_only_its_own_acquisition_if_the_owner_acquires_again(toy, hurried):
     """Another task releases. Interrupted or hurried, it does not leave what the owner has since."""
-    state = keep(toy, 60.0 if hurried else 5.0)
+    state = keep(toy, 60.0 if hurried else 5.0, on_lost=str)
     state.hurried = hurried
 
     def answer(_, effect):
         if effect is toy.effects[1]:
-            toy.play(acquire(toy.session, toy.request(), toy.now), "tell lock_release")
+            toy.play(acquire(toy.session, toy.request(on_lost=repr), toy.now), "tell lock_release")
             if not hurried:
                 raise Interruption
 
     with contextlib.nullcontext() if hurried else pytest.raises(Interruption):
-        toy.drive(release(toy.session, state, toy.now), answer)
-    assert (state.count, state.live, state.left) == (1, True, False)
+        toy.drive(release(toy.session, state, toy.now, on_lost=str), answer)
+    assert (state.count, state.live, state.left, state.on_lost) == (1, True, False, [repr])
     assert toy.commands[-1].args[:2] == (state.claim, 1)
 
 
