@@ -245,7 +245,7 @@ class LossTold(OwnChecker):
       `on_lost`, the cancelled body, listeners): by `valid_until` on the machine's clock, or when the watchdog is back
       from the round of votes that it is waiting for at that instant, however much the client holds;
     * on a machine that was paused, or whose clock jumped, at that instant: in the very instant in which it continues;
-    * never twice, and never for a released hold;
+    * never twice, and never for a released hold, unless its last release finds the loss;
     * its loss is never revoked: the hold is never valid again.
 
     The bound is the timeout of that round, and no time beyond: a simulated machine needs none to act.
@@ -290,7 +290,7 @@ class LossTold(OwnChecker):
         if twice:
             return f"{hold}: its loss was reported twice"
         if not state.live:
-            return f"{hold}: reported lost after its release"
+            return None if "its release" in lost.reason else f"{hold}: reported lost after its release"
         late = self.sim.now - self._deadline(event.runner, state)
         return f"{hold}: its loss was reported {late:.6f} s too late" if late > 0 else None
 
