@@ -213,7 +213,7 @@ class HoldState:
         """Return the command that renews several holds of one kind, each for its lease; the guard is yet to add."""
         args: list[bytes | int] = []
         for state, lease_ms in zip(holds, leases_ms, strict=True):
-            args += (state.claim, state.count, lease_ms)
+            args += (state.claim, state.kind.hold_count(state.count), lease_ms)
         return Command(holds[0].kind.renew, tuple(state.keys.lock for state in holds), tuple(args))
 
 

@@ -143,6 +143,10 @@ class ClaimKind(NamedTuple):
         """True if other libraries' locks may have the same key: those of Redisson, or of the Redlock family."""
         return self.value_type in (b"hash", b"string")
 
+    def hold_count(self, acquisitions: int) -> int | bytes:
+        """Return a hold count as an argument of scripts; empty for a mutex, which is a string and has none."""
+        return b"" if self.value_type == b"string" else acquisitions
+
     @property
     def is_threads(self) -> bool:
         """True if a thread or task holds it; a mutex or permit belongs to its object."""

@@ -173,7 +173,7 @@ class Claim:
         """Return the command of the next round; `place`: the arguments that ask for a place, if any."""
         request = self.request
         keys = request.keys.all if place or request.kind.mode else request.keys.held
-        args = claim, request.holds, milliseconds(self.lease), self._memory, *place
+        args = claim, request.kind.hold_count(request.holds), milliseconds(self.lease), self._memory, *place
         return Command(request.kind.acquire, keys, args)
 
     @property

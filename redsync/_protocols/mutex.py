@@ -11,7 +11,6 @@ import weakref
 
 from redsync._core.effects import Steps
 from redsync._core.holds import HoldState, Owner
-from redsync._core.scripts import Script
 from redsync._core.session import Session
 from redsync._protocols.acquiring import acquire_new
 from redsync._protocols.claims import AcquireRequest, Claim
@@ -20,9 +19,7 @@ from redsync._protocols.lock import LOCK
 
 __all__ = ["MUTEX", "Possession", "acquire"]
 
-MUTEX = LOCK._replace(
-    value_type=b"string", acquire=Script.load("mutex_acquire"), renew=Script.load("mutex_renew"), label="mutex"
-)
+MUTEX = LOCK._replace(value_type=b"string", label="mutex")
 
 
 class Possession:

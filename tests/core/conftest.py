@@ -142,6 +142,15 @@ class Claims:
     def value_type(self):
         return "string" if self.noun == "mutex" else "hash"
 
+    @property
+    def acquires(self):
+        """The name of the script that claims it."""
+        return "lock_acquire" if self.noun == "mutex" else f"{self.noun}_acquire"
+
+    def count(self, count):
+        """Return a hold count as an argument of scripts."""
+        return b"" if self.noun == "mutex" else count
+
     def value(self, owner=ME, count=1):
         """Return the value that a node keeps for that owner: a mutex counts nothing."""
         return owner if self.noun == "mutex" else {owner: b"%d" % count}
@@ -149,7 +158,7 @@ class Claims:
     def acquire(self, owner=ME, count=1, lease=LEASE, *, guard=0, keys=KEYS):
         if self.noun == "fair_lock":
             return self.queue(owner, count, lease, guard=guard, place=0, ticket=0, keys=keys)
-        return self.node.run(f"{self.noun}_acquire", (keys.lock,), owner, count, lease, guard_of(guard))
+        return self.node.run(self.acquires, (keys.lock,), owner, self.count(count), lease, guard_of(guard))
 
     def queue(
         self,
@@ -171,8 +180,8 @@ class Claims:
             rank = self._ticket(owner, keys) if ticket is None else ticket
         channel = channel or wake_channel(owner)
         told = b"0,other,-," if guard == NO_GUARD else guard_of(guard)
-        words = owner, count, lease, told, place, rank, channel, ask_id
-        return self.node.run(f"{self.noun}_acquire", keys.all, *words)
+        words = owner, self.count(count), lease, told, place, rank, channel, ask_id
+        return self.node.run(self.acquires, keys.all, *words)
 
     def _ticket(self, owner, keys):
         """Return the ticket that the owner has on this node, or else the next one."""
@@ -194,9 +203,8 @@ class Claims:
     def renew(self, *claims, guarded=False):
         """Renew claims, each a tuple: name of the lock, owner, count, lease."""
         names = [b"redsync:" + claim[0] for claim in claims]
-        words = [word for claim in claims for word in claim[1:]]
-        script = "mutex_renew" if self.noun == "mutex" else "lock_renew"
-        return self.node.run(script, names, *words, *([1] if guarded else []))
+        words = [word for _, owner, count, lease in claims for word in (owner, self.count(count), lease)]
+        return self.node.run("lock_renew", names, *words, *([1] if guarded else []))
 
     def inspect(self, keys=KEYS):
         return self.node.run("name_inspect", keys.everything, 100, 100, 1)

@@ -8,7 +8,7 @@ from redsync._core.holds import MOST, HoldTable, soon
 from redsync._core.scripts import Script
 from tests.support.hold_states import KIND, LEASE, new_state
 
-MUTEX = KIND._replace(renew=Script.load("mutex_renew"))
+PERMIT = KIND._replace(renew=Script.load("semaphore_renew"))
 
 
 @pytest.fixture
@@ -63,10 +63,10 @@ def test_renewals_due_soon_come_along_with_those_that_are_due(table, add):
 
 
 def test_holds_of_one_script_are_taken_together(table, add):
-    one, mutex, other = add(renew_at=108.0), add(renew_at=109.0, kind=MUTEX, valid_until=131.0), add()
+    one, permit, other = add(renew_at=108.0), add(renew_at=109.0, kind=PERMIT, valid_until=131.0), add()
     short = add(renewed=False, lease=0.1, valid_until=132.0)
     assert take(table) == [one, other]
-    assert take(table) == [mutex]
+    assert take(table) == [permit]
     assert take(table) == [short], "a short own lease does not shorten the round for the others"
 
 
@@ -75,7 +75,7 @@ def test_urgent_hold_overtakes_those_that_wait(table, add):
     for i in range(3 * MOST):
         add(b"%d" % i)
     assert len(take(table)) == MOST
-    urgent = add(b"urgent", renew_at=110.2, valid_until=112.0, kind=MUTEX)
+    urgent = add(b"urgent", renew_at=110.2, valid_until=112.0, kind=PERMIT)
     assert take(table, 110.3) == [urgent]
     assert [len(take(table, 110.4)) for _ in range(3)] == [MOST, MOST, MOST], "those taken were not put back"
 

@@ -303,4 +303,4 @@ def test_server_with_the_record_of_another_decision_grants_nothing_and_is_joinin
             else:
                 assert found == before, (kind, written)
             with pytest.raises(redis.exceptions.ResponseError, match="FORGETFUL -1"):
-                claims.node.run(f"{claims.noun}_acquire", (KEYS.lock,), ME, 1, LEASE, f"1{elected(claims, 7)}")
+                claims.node.run(claims.acquires, (KEYS.lock,), ME, claims.count(1), LEASE, f"1{elected(claims, 7)}")

@@ -283,7 +283,7 @@ class Chance:
     def __init__(self, seed, run_id=b"-"):
         self.rng = random.Random(seed)
         self.process = run_id[:16]
-        self.lock = LOCKS[0]
+        self.lock, self.mutex = LOCKS[0], False
         self.since = b"18"
 
     def of(self, choices):
@@ -302,10 +302,13 @@ class Chance:
     def guard(self):
         return self.of([0, 0, b"3600000,-,%b," % self.process])
 
+    def count(self):
+        return b"" if self.mutex else self.rng.randint(1, 3)
+
     def lock_acquire(self):
         lock, owner = self.lock, self.of(OWNERS)
         guard = self.guard()
-        args = (owner, self.rng.randint(1, 3), self.of(LEASES), guard)
+        args = (owner, self.count(), self.of(LEASES), guard)
         if self.rng.random() < 0.4:
             return (lock.lock,), args
         return lock.all, (*args, self.of(LEASES), self.of([0, 17, 300_000]), self.of(CHANNELS))
@@ -346,7 +349,7 @@ class Chance:
 
     def lock_renew(self):
         keys = tuple(lock.lock for lock in self.some([self.lock, self.lock, *LOCKS]))
-        words = [word for _ in keys for word in (self.of(OWNERS), self.rng.randint(1, 3), self.of(LEASES))]
+        words = [word for _ in keys for word in (self.of(OWNERS), self.count(), self.of(LEASES))]
         return keys, (*words, *self.of([(), (1,)]))
 
     @in_a_mode
@@ -362,7 +365,6 @@ class Chance:
         words = [word for _ in keys for word in (self.of(IN_MODES), self.rng.randint(1, 3), self.of(LEASES))]
         return keys, (*words, *self.of([(), (1,)]))
 
-    mutex_acquire, mutex_renew = lock_acquire, lock_renew
     read_write_lock_abandon, read_write_lock_release = in_a_mode(lock_abandon), in_a_mode(lock_release)
 
     def name_inspect(self):
@@ -432,7 +434,8 @@ class Chance:
         name = self.of(sorted(SHIPPED))
         # Most steps use a kind's own name: where kinds collide, the only result is a refusal.
         elsewhere = self.rng.random() < 0.1
-        self.lock = LOCKS[name.startswith("mutex") ^ elsewhere]
+        self.mutex = name in ("lock_acquire", "lock_renew") and self.rng.random() < 0.5
+        self.lock = LOCKS[self.mutex ^ elsewhere]
         if name.startswith(("read_", "write_")):
             self.lock = self.of([LOCKS[0], POOL]) if elsewhere else SHELF
         return name, SHIPPED[name], *getattr(self, name)()
