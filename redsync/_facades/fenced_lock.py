@@ -46,7 +46,7 @@ class _Fenced(Exclusive[RunnerT_co, HoldT]):
 
     def __init__(self, host: AnyHost[RunnerT_co], name: str | bytes, **options: Any) -> None:
         super().__init__(host, name, **options)
-        self._acquire_steps = partial(protocol.acquire, fence=Fence(self._keys))
+        self._acquire_steps = partial(protocol.acquire, fence=Fence())
 
 
 class FencedLock(_Fenced[Any, Any], Lock):

@@ -33,8 +33,7 @@ from functools import partial
 from typing import Any
 
 from redsync._core.effects import Broadcast, Steps, broadcast
-from redsync._core.holds import HoldState, Owner
-from redsync._core.keys import LockKeys
+from redsync._core.holds import HoldState
 from redsync._core.quorum import ReplyParser, Tally
 from redsync._core.scripts import Arg, Command, Script
 from redsync._core.session import Session
@@ -83,33 +82,10 @@ class Fence:
         latest: The highest token that it has handed out; it asks for a higher one, even if all nodes forgot theirs.
     """
 
-    __slots__ = ("_keys", "latest")
+    __slots__ = ("latest",)
 
-    def __init__(self, keys: LockKeys, latest: int = 0) -> None:
-        self._keys = keys
+    def __init__(self, latest: int = 0) -> None:
         self.latest = latest
-
-    def ask(self, command: Command) -> Command:
-        """Return the command, extended by the ask for a token."""
-        tokens = self._keys.foreign_token, self._keys.token
-        return Command(command.script, (*command.keys, *tokens), (*command.args, self.latest))
-
-    def read(self, tally: Tally) -> tuple[int, bool]:
-        """Return the token of a won round, and whether a quorum is known to stand at it."""
-        tokens = tally.grants
-        token: int = max(tokens, key=tokens.count)
-        if tokens.count(token) >= tally.quorum:
-            self.latest = max(token, self.latest)
-            return token, True
-        return max(tokens), False
-
-    def level(self, owner: Owner, claim: bytes, token: int, timeout: float) -> Steps[Tally]:
-        """Raise a quorum of nodes that keep the claim to a token; return the round that tried to."""
-        command = Command(WRITE_BACK, (self._keys.lock, self._keys.token), (claim, token))
-        written = yield from broadcast(Broadcast(command, owner, _stands, timeout))
-        if written.won:
-            self.latest = max(token, self.latest)
-        return written
 
 
 class FencedClaim(Claim):
@@ -130,19 +106,30 @@ class FencedClaim(Claim):
         return self.session.processes.guard(milliseconds(self.guard))
 
     def ask(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
-        return self._fence.ask(super().ask(claim, place))
+        command, keys = super().ask(claim, place), self.request.keys
+        tokens = keys.foreign_token, keys.token
+        return Command(command.script, (*command.keys, *tokens), (*command.args, self._fence.latest))
 
     @property
     def parse(self) -> ReplyParser:
         return _read_token
 
     def is_confirmed(self, tally: Tally) -> bool:
-        self._token, is_level = self._fence.read(tally)
-        return is_level
+        tokens = tally.grants
+        token: int = max(tokens, key=tokens.count)
+        if tokens.count(token) < tally.quorum:
+            self._token = max(tokens)
+            return False
+        self._token, self._fence.latest = token, max(token, self._fence.latest)
+        return True
 
     def confirm(self, tally: Tally, claim: bytes, timeout_at: Callable[[float], float]) -> Steps[tuple[Tally, float]]:
-        """Raise a quorum of nodes to the token."""
-        written = yield from self._fence.level(self.request.owner, claim, self._token, timeout_at(tally.at))
+        """Raise a quorum of nodes that keep the claim to the token."""
+        keys, owner = self.request.keys, self.request.owner
+        command = Command(WRITE_BACK, (keys.lock, keys.token), (claim, self._token))
+        written = yield from broadcast(Broadcast(command, owner, _stands, timeout_at(tally.at)))
+        if written.won:
+            self._fence.latest = max(self._token, self._fence.latest)
         return tally if written.won else written, written.at
 
     def complete(self, state: HoldState, won: Tally | None) -> None:  # noqa: ARG002

@@ -382,7 +382,7 @@ def set_count(session: Session, latch: Latch, owner: Owner, size: int, now: floa
         lease=_SETTING,
         timeout=2 * _SETTING,
     )
-    claim = FencedClaim(session, request, Fence(keys, state.generation))
+    claim = FencedClaim(session, request, Fence(state.generation))
     try:
         hold = yield from acquire_new(claim, tally.at)
         if hold is None:

@@ -6,7 +6,6 @@ from functools import partial
 
 import pytest
 
-from redsync._core.keys import LockKeys
 from redsync._core.permits import Limit, SlotKeys
 from redsync._core.quorum import Choice
 from redsync._protocols.claims import Claim
@@ -135,7 +134,7 @@ def test_acquire_asks_only_nodes_that_remember_for_long_enough(make_toy, guard, 
     assert effect.command.words[3] == said, "the node's script checks too"
 
 
-FENCED = partial(FencedClaim, fence=Fence(LockKeys.of(b"redsync:", b"x")))
+FENCED = partial(FencedClaim, fence=Fence())
 SLOTS = partial(SlotClaim, limit=Limit(4))
 
 

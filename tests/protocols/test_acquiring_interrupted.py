@@ -26,7 +26,7 @@ SLOTS = SlotKeys.of(b"redsync:", b"x")
 KINDS = {
     "lock": (LOCK, lambda toy: Claim, [held(), held()], 1),
     "fair lock": (FAIR_LOCK, lambda toy: Claim, [[20_000, A, 1], [20_000, A, 2, 1]], 1),
-    "fenced lock": (FENCED_LOCK, lambda toy: partial(FencedClaim, fence=Fence(toy.keys)), [held(), held()], None),
+    "fenced lock": (FENCED_LOCK, lambda toy: partial(FencedClaim, fence=Fence()), [held(), held()], None),
     "semaphore": (SEMAPHORE, lambda toy: partial(SlotClaim, limit=Limit(4)), [full(), full()], got(2)),
     "rate limiter": (
         RATE,

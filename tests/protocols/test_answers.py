@@ -34,7 +34,7 @@ PROTOCOLS = {
     "fair lock": lambda toy: toy.acquiring(timeout=0.0, kind=FAIR_LOCK),
     "release": lambda toy: release(toy.session, toy.take(), toy.now),
     "extension": lambda toy: extend(toy.session, toy.take(), None, toy.now),
-    "fenced lock": lambda toy: toy.acquiring(claims=partial(FencedClaim, fence=Fence(toy.keys)), kind=FENCED_LOCK),
+    "fenced lock": lambda toy: toy.acquiring(claims=partial(FencedClaim, fence=Fence()), kind=FENCED_LOCK),
     "semaphore": lambda toy: ToySemaphore(toy).steps(),
     "look at a semaphore": lambda toy: available(toy.session, ToySemaphore(toy).pool, toy.owner),
     "look": lambda toy: is_held(toy.session, LOCK, "x", toy.keys, toy.owner),

@@ -14,13 +14,13 @@ ASK, PLACE, WRITE = "ask fenced_lock_acquire", "ask fenced_lock_acquire for a pl
 
 def fencing(toy, fence=None, **fields):
     """Return the steps of a new acquire of a fenced lock."""
-    return toy.acquiring(kind=FENCED_LOCK, claims=partial(FencedClaim, fence=fence or Fence(toy.keys)), **fields)
+    return toy.acquiring(kind=FENCED_LOCK, claims=partial(FencedClaim, fence=fence or Fence()), **fields)
 
 
 @pytest.fixture
 def fenced(toy):
     """Return a function that acquires a fenced lock as a script says."""
-    fence = Fence(toy.keys)
+    fence = Fence()
     return lambda *script, **fields: toy.play(fencing(toy, fence, **fields), *script)
 
 

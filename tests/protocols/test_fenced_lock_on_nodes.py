@@ -3,7 +3,6 @@
 import pytest
 
 from redsync._core.keys import LockKeys
-from redsync._core.scripts import Command
 from redsync._protocols import fenced_lock, lock
 from redsync._protocols.claims import AcquireRequest
 from redsync._protocols.fenced_lock import FENCED_LOCK, Fence
@@ -25,14 +24,14 @@ class Fenced(World):
 
     def client(self, who, **timing):
         if who not in self.clients:
-            self.clients[who] = (*self.session(**timing), Fence(KEYS))
+            self.clients[who] = (*self.session(**timing), Fence())
         return self.clients[who]
 
     def acquire(self, who="ada", *reach, fresh=False, timeout=0.0, **timing):
         """Acquire; return the hold, or None."""
         session, owner, fence = self.client(who, **timing)
         request = AcquireRequest(name="x", kind=FENCED_LOCK, keys=KEYS, owner=owner, timeout=timeout)
-        return self.run(fenced_lock.acquire(session, request, self.now, Fence(KEYS) if fresh else fence), *reach)
+        return self.run(fenced_lock.acquire(session, request, self.now, Fence() if fresh else fence), *reach)
 
     def release(self, who, hold, *reach):
         self.run(release(self.client(who)[0], hold, self.now), *reach)
@@ -85,12 +84,12 @@ def test_token_of_one_node_that_no_clock_shows_is_never_handed_out(world):
 def test_node_that_does_not_keep_the_claim_does_not_stand_for_the_token(world):
     """C has granted to Bob already, and with B it becomes his quorum: his token would be lower than Ada's."""
     world.put(10, 2, 2)
-    bob, ask = world.client("bob")[1], Fence(KEYS).ask(Command(FENCED_LOCK.acquire, (KEYS.lock,), ()))
-    late = [run_script(ask.script, world.stores[C], ask.keys, (bob.claim(1), 1, 30_000, b"0,-,", 0))]
+    bob, keys = world.client("bob")[1], (KEYS.lock, KEYS.foreign_token, KEYS.token)
+    late = [run_script(FENCED_LOCK.acquire, world.stores[C], keys, (bob.claim(1), 1, 30_000, b"0,-,", 0))]
     with pytest.raises(QuorumError, match="UNCLAIMED"):
         world.acquire("ada", {A, B}, {A, C})
     assert world.owners()[:2] == [[], []], "a token that is not handed out is rolled back"
-    late.append(run_script(ask.script, world.stores[B], ask.keys, (bob.claim(1), 1, 30_000, b"0,-,", 0)))
+    late.append(run_script(FENCED_LOCK.acquire, world.stores[B], keys, (bob.claim(1), 1, 30_000, b"0,-,", 0)))
     assert max(late) < 11, "Bob's token would be lower than Ada's"
 
 

@@ -264,7 +264,7 @@ def test_setter_that_finds_others_setting_it_all_the_time_gets_an_error(world, a
     ada.down(n=2)
     session, owner = world.session(lease=60.0)
     request = AcquireRequest(name="x", kind=FENCED_LOCK, keys=KEYS.setting, owner=owner, lease=60.0, timeout=0.0)
-    assert world.run(acquire_new(FencedClaim(session, request, Fence(KEYS.setting)), world.now))
+    assert world.run(acquire_new(FencedClaim(session, request, Fence()), world.now))
     with pytest.raises(AcquireTimeout, match="after 10 s"):
         call(bob)
 
