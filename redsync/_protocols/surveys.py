@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -48,10 +48,8 @@ __all__ = [
 INSPECT: Final = Script.load("name_inspect")
 SCAN: Final = Script.load("names_scan")
 
-_MOST: Final = 500
-"""The most claims that a node lists at a time to be released by force."""
-
-_MOST_PERMITS: Final = 10_000
+_MOST: Final = 10_000
+"""The most claims that a node lists to be released by force."""
 
 _MOST_NAMED: Final = 20
 """The most owners that an error names."""
@@ -254,37 +252,29 @@ def force_release(session: Session, kind: ClaimKind, name: str | bytes, keys: Lo
         found = NameLook.read(reply)
         return found if found.kind in (*_KEPT[kind.value_type], "none") else WRONG_TYPE
 
-    held = False
-    while True:
-        tally = yield from broadcast(_look(session, keys, owner, parse, most=_MOST))
-        if tally.without_quorum:
-            raise no_quorum(name, tally, kind.label)
-        if tally.refusals.count(WRONG_TYPE) > len(tally.nodes) - tally.quorum:
-            raise type_error(name, tally, kind.label) or no_quorum(name, tally, kind.label)
-        seen = [(claim, look) for look in tally.grants for claim in look.claims if claim.mode == _MODES[kind.mode]]
-        claims = dict.fromkeys(kind.mode + claim.raw for claim, _ in seen)
-        commands = [Command(kind.release, keys.all, (claim, 0, keys.channel)) for claim in claims]
-        freed = yield from _release(session, name, owner, commands)
-        # As the nodes said, not as they replied to the releases: the one that had a claim may reply last.
-        held = held or bool(claims)
-        # If a node has more than it lists, look again.
-        if not freed or all(look.held <= _MOST for _, look in seen):
-            return held
+    tally = yield from broadcast(_look(session, keys, owner, parse, most=_MOST))
+    if tally.without_quorum:
+        raise no_quorum(name, tally, kind.label)
+    if tally.refusals.count(WRONG_TYPE) > len(tally.nodes) - tally.quorum:
+        raise type_error(name, tally, kind.label) or no_quorum(name, tally, kind.label)
+    seen = [claim.raw for look in tally.grants for claim in look.claims if claim.mode == _MODES[kind.mode]]
+    claims = dict.fromkeys(kind.mode + claim for claim in seen)
+    commands = [Command(kind.release, keys.all, (claim, 0, keys.channel)) for claim in claims]
+    return (yield from _release(session, name, owner, commands))
 
 
-def _release(session: Session, name: str | bytes, owner: Owner, commands: Iterable[Command]) -> Steps[bool]:
-    """Release claims one by one, as if their owners did; return whether a node had one.
+def _release(session: Session, name: str | bytes, owner: Owner, commands: Sequence[Command]) -> Steps[bool]:
+    """Release claims one by one, as if their owners did; return whether a node told of one.
 
     Raises:
         QuorumError: Too few nodes answered; those that did have released the claims so far.
     """
-    held = False
     for command in commands:
         tally = yield from broadcast(Broadcast(command, owner, had, session.timing.node_timeout, decide=has_answers))
         if not tally.won:
             raise no_quorum(name, tally)
-        held = held or tally.granted > 0
-    return held
+    # As the nodes said before: the one that had it may reply last.
+    return bool(commands)
 
 
 def find_names(session: Session, prefix: bytes, pattern: str | bytes, owner: Owner) -> Steps[list[bytes]]:
@@ -397,14 +387,12 @@ def break_hold(session: Session, prefix: bytes, name: str | bytes, word: str, ow
     """
     if not isinstance(word, str):
         raise TypeError(f"an owner is str, as Holder.owner has it, not {type(word).__name__}")
-    look, timeout = look_command(prefix, encode_name(name), _MOST_PERMITS), session.timing.node_timeout
+    look, timeout = look_command(prefix, encode_name(name), _MOST), session.timing.node_timeout
     tally = yield from broadcast(Broadcast(look, owner, NameLook.read, timeout, decide=all_answers))
     if tally.without_quorum:
         raise no_quorum(name, tally)
     commands = break_commands(prefix, encode_name(name), claims_meant(word, tally.grants))
-    yield from _release(session, name, owner, commands)
-    # As the nodes said before: the one that had it may reply last.
-    return bool(commands)
+    return (yield from _release(session, name, owner, commands))
 
 
 def look_command(prefix: bytes, name: bytes, most: int = 100, *, listing: bool = False) -> Command:
