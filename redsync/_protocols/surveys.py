@@ -239,7 +239,7 @@ def is_held(session: Session, kind: ClaimKind, name: str | bytes, keys: LockKeys
 
 
 def force_release(session: Session, kind: ClaimKind, name: str | bytes, keys: LockKeys, owner: Owner) -> Steps[bool]:
-    """Force the release of all current claims in the kind's mode; return whether a node had one.
+    """Force the release of the current claims in the kind's mode, 10,000 at most; return whether a node had one.
 
     The commands name the claims that were seen, so a command that comes late removes no claim of a later holder.
 
