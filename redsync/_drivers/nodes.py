@@ -167,13 +167,6 @@ class Node:
         place = self.address if self.locator is None else self.locator.home
         return f"{place}/{database_of(self._pool)}"
 
-    @property
-    def server(self) -> str | None:
-        """Its process and database, independent of its URL; None while it is not connected, or if it does not tell."""
-        if not self.connected or self.info is None or self.info.run_id is None:
-            return None
-        return f"{self.info.run_id}/{database_of(self._pool)}"
-
     def forget(self) -> None:
         """Start over, in the child of a fork."""
         self.connected = self.tried = False

@@ -225,8 +225,7 @@ CLIENT = b"redsync:client:285475da-9152-4c83-822a-67ee2f116a79"
 
 def test_announcement_is_kept_for_its_time_and_repeated_for_longer(node, lasts):
     for record, kept in [(b"\0record\xff", 5_000), (b"new", 65_000)]:
-        seconds, _ = node.run("client_announce", (CLIENT,), record, kept)
-        assert abs(int(seconds) - node.redis.time()[0]) < 10, "it tells the node's clock"
+        node.run("client_announce", (CLIENT,), record, kept)
         assert node.dump() == {CLIENT: record}
         assert lasts(node.redis.pttl(CLIENT), kept)
 
