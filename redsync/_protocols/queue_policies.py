@@ -147,9 +147,9 @@ class QueuePolicy(ABC):
         """Ask for no place and renew none until the next `learn`: too few nodes answer. Return whether to leave."""
         return False
 
-    @abstractmethod
     def leave(self) -> None:
         """Record that the waiter has left its place on the nodes."""
+        self.taken = False
 
     def pause(self, tries: int, random: float, usual: float) -> float:  # noqa: ARG002
         """Return for how many seconds to sleep; `usual`: seconds until the holder's time is up, or a look is due."""
@@ -192,9 +192,6 @@ class FifoByArrival(QueuePolicy):
     def suspend(self) -> bool:
         self.asks = False
         return True
-
-    def leave(self) -> None:
-        self.taken = False
 
 
 class FifoByNumber(QueuePolicy):
@@ -256,9 +253,6 @@ class NoQueue(QueuePolicy):
 
     def learn(self, tally: Tally) -> bool:  # noqa: ARG002
         return False
-
-    def leave(self) -> None:
-        """Do nothing: there is no place."""
 
     def pause(self, tries: int, random: float, usual: float) -> float:  # noqa: ARG002
         return self._backoff(tries, random)
