@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Any, ClassVar, Generic
+from typing import Any, Generic
 
 from redsync._core.effects import Steps
 from redsync._core.holds import HoldState, Owner
@@ -31,7 +31,6 @@ class Entered(ABC):
 class AnyHold(Entered, Generic[RunnerT_co]):
     """The common base of holds of both flavours: the methods that do not wait."""
 
-    _NOUN: ClassVar[str] = "hold"
     _acquisitions = 1
     _lost_at_release = False
 
@@ -129,14 +128,11 @@ class AnyHold(Entered, Generic[RunnerT_co]):
 
     def _refuse_released(self) -> None:
         if self._released or not self._state.count:
-            raise NotOwnedError(
-                self._state.name,
-                f"this {self._NOUN} of {self._state.kind.label} {self._state.name!r} was released already",
-            )
+            raise NotOwnedError(self._state.name, f"{holding.what_of(self._state)} was released already")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        label = self._state.kind.label
-        raise TypeError(f"a {self._NOUN} belongs to the process that acquired it: pickle the {label} instead")
+        what, label = self._state.what, self._state.kind.label
+        raise TypeError(f"a {what} belongs to the process that acquired it: pickle the {label} instead")
 
     def __repr__(self) -> str:
         condition = (

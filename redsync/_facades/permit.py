@@ -17,8 +17,6 @@ __all__ = ["AsyncPermit", "Permit"]
 class _AnyPermit(AnyHold[RunnerT_co]):
     """The common base of permits of both flavours: the methods that do not wait."""
 
-    _NOUN = "permit"
-
     @property
     def id(self) -> str:
         """The permit's unique id, as kept by nodes and shown by `holders`."""
