@@ -51,17 +51,17 @@ from redsync._protocols.claims import Claim
 from redsync._protocols.holding import rollback
 from redsync._protocols.surveys import named
 
-__all__ = ["acquire_new"]
+__all__ = ["GRACE", "LAST_TRY", "acquire_new"]
 
-_GRACE = 0.003
+GRACE = 0.003
 """Seconds to wait for further nodes' wake-ups after the first: a release reaches the nodes one after the other."""
 
 _PAUSE = 0.001
 """Seconds before the first ask of an acquire that expects others. Its thread has most likely just released the lock;
 its ask, and the nodes that it wakes, would take the processor from the new holder. Its waiting time includes this."""
 
-_LAST_TRY = 0.03
-"""Seconds that a try may take if the caller's timeout is over, so that timeouts are accurate to 50 ms."""
+LAST_TRY = 0.03
+"""Seconds that a try or a look may take if the caller's timeout is over, so that timeouts are accurate to 50 ms."""
 
 
 def acquire_new(claim: Claim, now: float) -> Steps[HoldState | None]:
@@ -197,7 +197,7 @@ def _ask(claim: Claim, claim_id: bytes, now: float, deadline: float) -> Steps[tu
         guard=claim.guard,
         decide=claim.decide or claim.policy.decide,
         subscribe=_wake_key(claim),
-        patience=max(deadline - now, _LAST_TRY) if request.timeout else None,
+        patience=max(deadline - now, LAST_TRY) if request.timeout else None,
     )
     tally = yield from broadcast(ask)
     now, sent = tally.at, tally.sent
@@ -212,7 +212,7 @@ def _ask(claim: Claim, claim_id: bytes, now: float, deadline: float) -> Steps[tu
 def _round_time(claim: Claim, deadline: float, now: float) -> float:
     """Return for how many seconds a round that begins now may wait for nodes."""
     usual = claim.round_timeout
-    return min(usual, max(deadline - now, _LAST_TRY)) if claim.request.timeout else usual
+    return min(usual, max(deadline - now, LAST_TRY)) if claim.request.timeout else usual
 
 
 def _wake_key(claim: Claim) -> bytes | None:
@@ -275,7 +275,7 @@ def _wait_for_nodes(
         usual = min(claim.seconds_to_look(tally, random), claim.policy.longest_pause(tally, random))
     until = min(deadline, tally.at + claim.policy.pause(tries, random, usual))
     key = _wake_key(claim)
-    wake = yield from wait(Wait(until, key, enough=session.quorum, grace=_GRACE, ask_id=claim.policy.ask_id))
+    wake = yield from wait(Wait(until, key, enough=session.quorum, grace=GRACE, ask_id=claim.policy.ask_id))
     if wake.signals:
         session.note(claim.request, "woken", wake.at)
     valid_until = session.timing.valid_until(tally.sent_at, claim.policy.handed)

@@ -42,7 +42,7 @@ from redsync._core.quorum import Tally, Verdict
 from redsync._core.scripts import Command, Script
 from redsync._core.session import Session
 from redsync._core.timing import milliseconds
-from redsync._protocols.acquiring import acquire_new
+from redsync._protocols.acquiring import GRACE, LAST_TRY, acquire_new
 from redsync._protocols.answers import WRONG_TYPE, Refusal, gives_up, is_outage, no_quorum, type_error
 from redsync._protocols.claims import AcquireRequest
 from redsync._protocols.fenced_lock import FENCED_LOCK, Fence, FencedClaim
@@ -56,12 +56,6 @@ LEAVE = Script.load("latch_leave")
 
 PLACE_KEPT = 5.0
 """Seconds for which nodes keep a waiter's place; each look renews it."""
-
-_LAST_TRY = 0.03
-"""Seconds that a look may take if the caller's timeout is over."""
-
-_GRACE = 0.003
-"""Seconds to wait for further nodes' wake-ups after the first."""
 
 _SETTING = 5.0
 """The lease in seconds of the lock for setting: several rounds long. If a setter dies, others wait that long."""
@@ -176,7 +170,7 @@ class Caller:
                 self.command(latch.known, waits=waits),
                 self.owner,
                 _read,
-                min(self.session.timing.node_timeout, max(timeout, _LAST_TRY)),
+                min(self.session.timing.node_timeout, max(timeout, LAST_TRY)),
                 decide=decide,
                 subscribe=self.wake_key if waits else None,
             )
@@ -288,7 +282,7 @@ def wait_open(session: Session, latch: Latch, owner: Owner, timeout: float | Non
                 # At once if too few nodes know the setting: the next exchange writes it back before others replace it.
                 pause = 0.5 + session.random() if awaited < math.inf else 0.0
                 until = min(deadline, now + pause)
-                now = (yield from wait(Wait(until, caller.wake_key, session.quorum, _GRACE))).at
+                now = (yield from wait(Wait(until, caller.wake_key, session.quorum, GRACE))).at
     finally:
         try:
             yield from session.queues.leave_queues(caller.place, RETRIES)
