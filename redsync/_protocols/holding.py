@@ -10,7 +10,7 @@ from redsync._core.effects import Broadcast, Steps, Tell, Wait, broadcast, notif
 from redsync._core.holds import HoldState, Owner
 from redsync._core.keys import LockKeys
 from redsync._core.observing import HoldLost
-from redsync._core.quorum import Tally, Verdict, thoroughly
+from redsync._core.quorum import Tally, thoroughly
 from redsync._core.scripts import ClaimKind, Command
 from redsync._core.session import Session
 from redsync._core.timing import milliseconds
@@ -31,10 +31,6 @@ __all__ = [
     "wake_end_waiters",
     "what_of",
 ]
-
-
-# As in `quorum`.
-_WON = Verdict.WON
 
 
 def had(reply: Any) -> bool:
@@ -190,7 +186,7 @@ def _release(
     finally:
         if state.end_waiters:
             yield from wake_end_waiters(state)
-    if tally.verdict is not _WON and state.count == count:  # else another release may have come first
+    if not tally.won and state.count == count:  # else another release may have come first
         yield from _accept_minority(state, tally)
 
 
