@@ -178,7 +178,7 @@ MISTAKES = [
     ),
     Mistake(
         "claims have no end", LeakedClaims, " forever$", 0,
-        scripts=script("lock_acquire", ("redis.call('pexpire', KEYS[1], ARGV[3])\n  if", "if")),
+        scripts=script("lock_acquire", ("redis.call('pexpire', KEYS[1], ARGV[3])\n  end", "end")),
     ),
     Mistake(
         "places at a latch are not left", LeakedClaims, "keeps a latch place without a waiter", 9, "latch",
@@ -225,7 +225,7 @@ MISTAKES = [
         scripts=script(
             "lock_acquire",
             (
-                "if count ~= ARGV[2] then redis.call('hset', KEYS[1], ARGV[1], ARGV[2]) end",
+                "if not is_mutex and kept ~= ARGV[2] then redis.call('hset', KEYS[1], ARGV[1], ARGV[2]) end",
                 "redis.call('hincrby', KEYS[1], ARGV[1], ARGV[2])",
             ),
         ),

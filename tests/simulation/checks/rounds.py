@@ -23,7 +23,7 @@ PERMIT: Final = "semaphore"
 @functools.cache
 def parse(script: str) -> tuple[str, str]:
     """Return a script's kind of claim and its verb; two empty strings for a script without claims."""
-    for noun in (*REENTRANT, "mutex", PERMIT):
+    for noun in (*REENTRANT, PERMIT):
         if script.startswith(f"{noun}_"):
             return noun, script.removeprefix(f"{noun}_")
     return "", ""
@@ -40,7 +40,7 @@ class Claim(NamedTuple):
     Attributes:
         key: The lock's key.
         id: Its name on the nodes.
-        holds: Its hold count; for a permit, the number of slots.
+        holds: Its hold count, 1 for a mutex; for a permit, the number of slots.
         lease: The seconds for which nodes must keep it; 0.0 if the command does not say.
         slots: The slots of a renewed or confirmed permit.
         mode: Read or write, as in `MODES`; empty if an owner can have only one claim at that key.
@@ -87,9 +87,9 @@ def _read_claims(script: str, keys: tuple[bytes, ...], args: tuple[Any, ...]) ->
             yield Claim(keys[6 * (number - 1)], permit, slots.count(b",") + 1, lease_ms / 1000, slots)
     elif verb == "renew":
         for i, key in enumerate(keys):
-            yield Claim(key, args[3 * i], args[3 * i + 1], args[3 * i + 2] / 1000)
+            yield Claim(key, args[3 * i], args[3 * i + 1] or 1, args[3 * i + 2] / 1000)
     elif verb == "acquire":
-        yield Claim(keys[0], args[0], args[1], args[2] / 1000)
+        yield Claim(keys[0], args[0], args[1] or 1, args[2] / 1000)
     elif verb == "confirm":
         yield Claim(keys[0], args[0], args[1].count(b",") + 1, float(args[2]) / 1000, args[1])
     elif verb == "release":
