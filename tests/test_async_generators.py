@@ -162,6 +162,19 @@ async def test_closed_generator_leaves_the_permit_of_another_task(nodes, wrapper
             await task
 
 
+@pytest.mark.parametrize("wrapper", [Wrapped, Stacked, Filled])
+@in_loop
+async def test_closed_generator_of_another_task_leaves_the_permit_of_the_task_that_closes_it(nodes, wrapper):
+    async with client_of(nodes) as client:
+        semaphore = client.get_semaphore("x", 2)
+        stream = rows(wrapper(semaphore))
+        await asyncio.create_task(anext(stream))
+        async with semaphore as permit:
+            await stream.aclose()
+            await goes_on()
+            permit.check()
+
+
 def test_generators_left_at_the_end_of_the_loop_are_silent(nodes, raw):
     streams = []
 

@@ -190,6 +190,8 @@ async def test_each_call_to_a_client_with_one_server_twice_tells_why_it_is_close
         lengths.append(len(raised.traceback))
     assert lengths[1] == lengths[2]
     await client.close()
+    with pytest.raises(ClientClosedError):
+        await client.get_lock("x").acquire()
 
 
 @in_loop

@@ -16,7 +16,7 @@ import pytest
 import redis
 import redis.asyncio
 
-from redsync import AsyncClient, Client, ClientClosedError, ConfigurationError, NodeStatus, QuorumError
+from redsync import AsyncClient, Client, ClientClosedError, ConfigurationError, LeaseLostError, NodeStatus, QuorumError
 from redsync._kinds import LOCKS
 from redsync.testing import LocalNodes
 from tests.support.locks import PATIENCE, states, timed
@@ -306,3 +306,17 @@ def test_dropped_client_releases_and_ends_its_threads(nodes, raw, eventually, ma
     gc.collect()
     eventually(lambda: not maintenance_threads())
     eventually(lambda: raw.keys() == [set()] * 5)
+
+
+def test_client_dropped_after_a_loss_ends_its_threads(nodes, raw, eventually, maintenance_threads):
+    client, told = Client(nodes.urls, lease=1.0, restart_guard=0), []
+    lock = client.get_lock("x", on_lost=lambda hold, client=client: told.append(client.prefix + hold.name.encode()))
+    lock.acquire()
+    for node in raw:
+        node.flushall()
+    eventually(lambda: told)
+    with pytest.raises(LeaseLostError):
+        lock.release()
+    del client, lock
+    gc.collect()
+    eventually(lambda: not maintenance_threads())

@@ -126,11 +126,12 @@ def test_wait_raises_when_the_hold_was_lost_and_leaves_no_waiter_if_that_is_know
 
 def test_loss_after_a_wait_in_a_nested_with_is_told(client, raw, eventually):
     told = []
-    outer = client.get_lock("x", on_lost=told.append)
+    outer, inner = client.get_lock("x", on_lost=told.append), client.get_lock("x", on_lost=str)
     with pytest.raises(LeaseLostError), outer:  # noqa: PT012  # the body of the lock
-        condition = threading.Condition(outer)
-        with condition:
-            condition.wait(0.01)
+        for lock in outer, inner:
+            condition = threading.Condition(lock)
+            with condition:
+                condition.wait(0.01)
         for node in raw:
             node.flushall()
         with pytest.raises(LeaseLostError):

@@ -249,7 +249,7 @@ async def release_soon(hold):
             {"min_hold": 4.6, "lease": 5},
             "min_hold of 4.6 s is not shorter than nine tenths of lease, after which the hold may end",
         ),
-        ({"min_hold": 5, "max_hold": 5}, "min_hold of 5 s is not shorter than nine tenths of max_hold"),
+        ({"min_hold": 5, "max_hold": 5}, "min_hold of 5 s is not shorter than max_hold, after which the hold"),
     ],
 )
 def test_shortest_hold_that_can_not_be_is_refused(options, said):

@@ -170,6 +170,7 @@ class AioLife(AnyLife):
         task: The client's task; None without a loop.
         begun: Set once the first connections are made, or enough time has passed, or the client has ended.
         ready: True from then on, until the client ends.
+        failure: Why it could not begin; forgotten when the application closes it.
         active: The number of callers' protocols that run.
         idle: Ends when none is left; None unless the client is closing.
         stepping: True while a protocol's own code runs.
@@ -184,7 +185,7 @@ class AioLife(AnyLife):
         self.loop: asyncio.AbstractEventLoop | None = None
         self.task: asyncio.Task[None] | None = None
         self.begun: Final = asyncio.Event()
-        self._failure: Exception | None = None
+        self.failure: Exception | None = None
         self.ready = self.stepping = False
         self.active = 0
         self.idle: asyncio.Future[None] | None = None
@@ -229,8 +230,8 @@ class AioLife(AnyLife):
         if self.loop not in (None, loop):
             # First: if its loop has ended, the client is closed, but the application has not closed it.
             raise ConfigurationError(_OTHER_LOOP)
-        if self._failure is not None:
-            raise self._failure.with_traceback(None)  # else each call would lengthen its traceback
+        if self.failure is not None:
+            raise self.failure.with_traceback(None)  # else each call would lengthen its traceback
         runner.require_open()
         if self.task is None:
             self.loop = loop
@@ -249,7 +250,7 @@ class AioLife(AnyLife):
             async with asyncio.timeout(timeout):
                 await self.begun.wait()
         if self.begun.is_set() and not self.ready:
-            raise self._failure or ClientClosedError
+            raise self.failure or ClientClosedError
 
     async def _main(self, maintenance: AioMaintenance) -> None:
         try:
@@ -257,7 +258,7 @@ class AioLife(AnyLife):
         except (Stopped, asyncio.CancelledError):
             pass
         except Exception as error:
-            self._failure = error
+            self.failure = error
         await self._finish(maintenance)
 
     async def _watch(self) -> None:
@@ -519,6 +520,7 @@ class AioRunner(AnyRunner[AioLife]):
             ConfigurationError: The client belongs to another loop.
         """
         life = self.life
+        life.failure = None
         if life.task is None or life.loop is None:
             self.closed = True
         elif life.loop.is_closed():

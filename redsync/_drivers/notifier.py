@@ -158,3 +158,4 @@ class EventThread:
             except BaseException as error:
                 # A callback that calls `sys.exit()` must not keep the others from being called.
                 note_exit(error)
+            del report  # It may refer to a client that the application drops.

@@ -175,15 +175,13 @@ class TaskEnterable(Enterable[AsyncRunner, TaskEnteredT]):
         dropped, the release is sent without waiting for the nodes; its `aclose()` or `close()` raises a known loss.
         """
         if not isinstance(error, GeneratorExit):
-            await self._end(statement(), error)
-        else:
+            await self._end(self._innermost(statement()), error)
+        elif (hold := self._entered_in(statement())) is not None:
             # A dropped coroutine can't await, and looks like a generator that is closed.
-            self._runner.begin(partial(self._end, statement(), error))
+            self._runner.begin(partial(self._end, hold, error))
 
-    async def _end(self, frame: FrameType | None, error: BaseException | None) -> None:
-        closed, hold = isinstance(error, GeneratorExit), self._innermost(frame)
-        if closed and hold is None:
-            return  # Its `with` has ended before.
+    async def _end(self, hold: TaskEnteredT | None, error: BaseException | None) -> None:
+        closed = isinstance(error, GeneratorExit)
         told = hold is not None and hold._close_scope(error)
         _hurry(hold, error)
         try:
@@ -195,3 +193,16 @@ class TaskEnterable(Enterable[AsyncRunner, TaskEnteredT]):
             if error is None or (told and (not closed or _concerns_closer(problem, hold))):
                 raise
             note(error, problem)
+
+    def _entered_in(self, frame: FrameType | None) -> TaskEnteredT | None:
+        """Return the hold of the innermost `async with` in the frame, or the only one that is open.
+
+        It may have been entered elsewhere, by a function that fills an exit stack. Any task may close a generator, so
+        who closes it tells nothing about which of several holds ends.
+        """
+        holds = self._entered.get(frame)
+        if not holds:
+            holds = [hold for holds in list(self._entered.values()) for hold in holds]
+            if len(holds) > 1:
+                return None
+        return holds[-1] if holds else None

@@ -71,15 +71,16 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
     def _check_min_hold(self, lease: float | None) -> None:
         """Raise if a hold may end before `min_hold` is over: by its own lease, or by `max_hold`.
 
-        A hold that was handed over may have spent a tenth of either.
+        A hold that was handed over may have spent a tenth of its lease.
         """
         if (shortest := self._min_hold) is None:
             return
-        believed = lease and self._runner.session.timing.valid_until(0.0, lease)
-        for limit, until in ("lease", believed), ("max_hold", self._max_hold):
-            if until is not None and shortest >= until * LEFT_TO_USE:
-                least = f"nine tenths of {limit}, after which the hold may end"
-                raise ValueError(f"min_hold of {shortest:g} s is not shorter than {least}")
+        believed = lease and self._runner.session.timing.valid_until(0.0, lease) * LEFT_TO_USE
+        for limit, until in ("nine tenths of lease", believed), ("max_hold", self._max_hold):
+            if until is not None and shortest >= until:
+                raise ValueError(
+                    f"min_hold of {shortest:g} s is not shorter than {limit}, after which the hold may end"
+                )
 
     def _request(self, timeout: float | None, lease: float | None, count: int) -> AcquireRequest:
         request = super()._request(timeout, lease, count)
@@ -302,8 +303,9 @@ class ExclusiveLock(Exclusive[Runner, Hold], ThreadClaimable[Hold]):
         return state.count, None if state.renewed else state.lease, state
 
     def _restore(self, state: HoldState, again: Hold | None) -> None:
-        """Let the hold objects that open `with` statements returned refer to the owner's new hold."""
+        """Let the callbacks, and the hold objects that open `with` statements returned, be those of the new hold."""
         if again is not None:
+            again._state.on_lost[:] = state.on_lost
             for hold, manager in list(state.entered.items()):
                 hold._state = again._state
                 hold._state.entered[hold] = manager

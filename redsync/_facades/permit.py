@@ -75,6 +75,8 @@ class AsyncPermit(_AnyPermit[AsyncRunner], AsyncHold, TaskEnterable["AsyncPermit
     def _innermost(self, frame: FrameType | None) -> AsyncPermit:  # noqa: ARG002  (wherever it is)
         return self
 
+    _entered_in = _innermost
+
     async def _leave(self, hold: AsyncPermit | None) -> None:  # noqa: ARG002  (it is this one)
         # Not in a `finally`: a release that was interrupted before it began is repeated.
         if not self._released:

@@ -303,5 +303,5 @@ class Claim:
     def register(self, state: HoldState) -> None:
         """Add the hold to the client's holds: from now on the watchdog renews it, and it must be released."""
         if self.request.on_lost is not None:
-            state.on_lost += [self.request.on_lost] * self.request.holds
+            state.on_lost.append(self.request.on_lost)
         self.session.holds.add(state)

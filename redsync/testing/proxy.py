@@ -109,6 +109,8 @@ class FaultProxy:
 
     def close(self) -> None:
         """Reset all connections and free the port; the second time, do nothing."""
+        if not self._thread.is_alive():
+            return  # Perhaps this is the child of a fork, in which no thread will ever return the turn.
         with self._turn:
             if self._thread.is_alive():
                 self._loop.call_soon_threadsafe(self._closing.set)
@@ -147,6 +149,8 @@ class FaultProxy:
                     direction.pump()
             await _let_loop_turn()  # aborted sockets are closed
 
+        if not self._thread.is_alive():
+            return
         with self._turn:
             if self._thread.is_alive():
                 asyncio.run_coroutine_threadsafe(apply(), self._loop).result()

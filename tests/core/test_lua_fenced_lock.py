@@ -1,7 +1,5 @@
 """The scripts of the fenced lock on a real server: its tokens, in which it differs from the plain lock."""
 
-import time
-
 import pytest
 import redis
 
@@ -36,10 +34,6 @@ def fenced(node):
     """A node that never forgot anything."""
     node.redis.set(BIRTH_KEY, "original 1 -")
     return FencedNode(node, "fenced_lock")
-
-
-def in_days(days):
-    return int(time.time() + 86_400 * days) * 1_000_000
 
 
 def micros(node):

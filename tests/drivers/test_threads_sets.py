@@ -317,10 +317,16 @@ def test_closing_client_waits_for_calls_as_long_as_these_wait_for_nodes(
     client = make_client(lease=600.0, node_timeout=PATIENCE)
     with client.get_lock("y"):
         pass
+    life = client.runner.life
+
+    def owes():
+        return any(link_set.owes for link_set in (life.pool.sets() if hasattr(life, "pool") else [life.links]))
+
+    eventually(lambda: not owes())
     for node in raw:
         node.client_pause(500, all=False)
     acquiring = other.start(client.get_lock("x").acquire, timeout=PATIENCE)
-    eventually(lambda: client.runner.life.active)
+    eventually(owes)
     client.close()
     assert not any(claims(node) for node in raw)
     assert not acquiring.exception(PATIENCE)

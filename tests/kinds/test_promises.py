@@ -155,7 +155,10 @@ def test_invalid_arguments_are_refused(client, lock, kind, raw):
             LOCKS[kind](client, **options)
     with pytest.raises(ValueError, match="max_hold"):
         LOCKS[kind](client, max_hold=0)
-    with pytest.raises(TypeError, match=r"has no option tomeout|unexpected keyword argument 'tomeout'"):
+    with pytest.raises(
+        TypeError,
+        match=r"unexpected keyword argument 'tomeout'" if kind in {"lock", "multi"} else "has no option tomeout",
+    ):
         LOCKS[kind](client, tomeout=1)
     with pytest.raises(TypeError, match=r"timeout must be a number of seconds.*not '3'"):
         LOCKS[kind](client, timeout="3")
