@@ -175,6 +175,66 @@ async def test_closed_generator_of_another_task_leaves_the_permit_of_the_task_th
             permit.check()
 
 
+@in_loop
+async def test_closed_stack_leaves_the_permit_of_the_with_around_it(nodes):
+    async with client_of(nodes) as client:
+        semaphore, stack = client.get_semaphore("x", 2), AsyncExitStack()
+        await asyncio.create_task(stack.enter_async_context(semaphore))
+        async with semaphore as permit:
+            await stack.aclose()
+            permit.check()
+            assert await semaphore.available() == 1
+
+
+@in_loop
+async def test_closed_generator_leaves_the_hold_of_another_task_if_it_began_no_with(nodes):
+    """Pushed onto a stack after `acquire`, which has a timeout."""
+
+    async def generator():
+        async with AsyncExitStack() as stack:
+            assert await lock.acquire(timeout=PATIENCE)
+            stack.push_async_exit(lock)
+            yield
+
+    async with client_of(nodes) as client:
+        lock = client.get_read_write_lock("x").read_lock
+        stream = generator()
+        await anext(stream)
+
+        async def close():
+            async with lock as hold:
+                await stream.aclose()
+                await goes_on()
+                hold.check()
+
+        await asyncio.create_task(close())
+
+
+@in_loop
+async def test_coroutine_dropped_in_its_own_with_leaves_the_hold_of_the_dropping_task(nodes):
+    class Starting:
+        async def __aenter__(self):
+            async with semaphore:
+                await asyncio.sleep(ENDLESS)
+
+        async def __aexit__(self, *error):
+            pass
+
+    async def use():
+        async with Starting():
+            pass
+
+    async with client_of(nodes) as client:
+        semaphore = client.get_semaphore("x", 2)
+        coroutine = use()
+        await run_until(coroutine, lambda: semaphore._entered)
+        async with semaphore as permit:
+            coroutine.close()
+            await goes_on()
+            permit.check()
+        await until(lambda: not semaphore._entered)
+
+
 def test_generators_left_at_the_end_of_the_loop_are_silent(nodes, raw):
     streams = []
 

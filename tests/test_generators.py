@@ -220,6 +220,16 @@ def test_exit_stack_closed_by_another_owner_releases(client, is_free, other, in_
         assert not lock._entered
 
 
+def test_exit_stack_closed_by_another_thread_leaves_the_permits_of_others(client, other, make_worker):
+    semaphore, stack = client.get_semaphore("x", 2), ExitStack()
+    filled = other.do(stack.enter_context, semaphore)
+    with semaphore as permit:
+        make_worker().do(stack.close)
+        permit.check()
+        with pytest.raises(NotOwnedError):
+            filled.check()
+
+
 @pytest.mark.asyncio_too
 @pytest.mark.usefixtures("both_flavours")
 def test_ended_owner_keeps_only_what_its_open_with_releases(client, is_free, events, in_ended_thread):

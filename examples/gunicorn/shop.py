@@ -1,17 +1,17 @@
 """A WSGI application whose requests take turns across all its workers."""
 
-import functools
 import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from redsync import AcquireTimeout, Client, QuorumError
 
+clients: dict[str, Client] = {}
 
-@functools.cache
+
 def locks() -> Client:
-    """Return the client of this process."""
-    return Client.from_env()
+    """Return the client of this process: the same for all threads."""
+    return clients.get("locks") or clients.setdefault("locks", Client.from_env())
 
 
 def app(environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:

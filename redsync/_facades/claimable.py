@@ -11,7 +11,6 @@ from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
-from types import FrameType
 from typing import Any, ClassVar, Generic, TypeAlias, TypedDict, TypeVar
 from weakref import ReferenceType, ref
 
@@ -22,7 +21,7 @@ from redsync._core.observing import is_function
 from redsync._core.scripts import ClaimKind
 from redsync._core.session import AnyHost, AsyncRunner, Runner, RunnerT_co, Session
 from redsync._core.timing import check_timeout
-from redsync._facades.enterable import Enterable, TaskEnterable, ThreadEnterable, statement
+from redsync._facades.enterable import Enterable, Statement, TaskEnterable, ThreadEnterable, statement
 from redsync._facades.hold import AnyHold, AsyncHold, Hold
 from redsync._protocols.claims import AcquireRequest
 from redsync._protocols.observed import observed
@@ -151,8 +150,8 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
     def _leave_steps(self, hold: HoldT) -> Steps[None]:
         """Return the protocol that releases at the end of the `with` that returned `hold`."""
 
-    def _enter(self, hold: HoldT, frame: FrameType | None) -> None:
-        super()._enter(hold, frame)
+    def _enter(self, hold: HoldT, begun: Statement) -> None:
+        super()._enter(hold, begun)
         hold._state.entered[hold] = ref(self)
 
 
@@ -207,7 +206,7 @@ class ThreadClaimable(Claimable[Runner, ThreadHoldT], ThreadEnterable[ThreadHold
             QuorumError: Too few nodes answered for the shorter of that and `outage_timeout`.
             ConfigurationError: The nodes have another number of permits for this semaphore.
         """
-        hold = self._acquire(self._timeout, enter=partial(self._enter, frame=statement()))
+        hold = self._acquire(self._timeout, enter=partial(self._enter, begun=statement()))
         assert hold is not None, "it raises if it is to enter, and can't"
         return hold
 
@@ -268,7 +267,7 @@ class TaskClaimable(Claimable[AsyncRunner, TaskHoldT], TaskEnterable[TaskHoldT])
             QuorumError: Too few nodes answered for the shorter of that and `outage_timeout`.
             ConfigurationError: The nodes have another number of permits for this semaphore.
         """
-        hold = await self._acquire(self._timeout, enter=partial(self._enter, frame=statement()))
+        hold = await self._acquire(self._timeout, enter=partial(self._enter, begun=statement()))
         assert hold is not None, "it raises if it is to enter, and can't"
         if self._on_lost is None:
             hold._open_scope()

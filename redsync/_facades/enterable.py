@@ -17,14 +17,14 @@ from contextlib import suppress
 from functools import partial
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from types import FrameType, TracebackType
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, Literal, NamedTuple, TypeVar
 
 from redsync._core.holds import Owner
 from redsync._core.session import AsyncRunner, Runner, RunnerT_co
 from redsync._facades.hold import AnyHold, Cancelling, Entered
 from redsync.exceptions import LeaseLostError, NotOwnedError, RedsyncError
 
-__all__ = ["Enterable", "TaskEnterable", "ThreadEnterable", "note", "statement"]
+__all__ = ["Enterable", "Statement", "TaskEnterable", "ThreadEnterable", "note", "statement"]
 
 _CONTEXTLIB: Final = vars(contextlib)
 _WITH_METHODS: Final = {"__enter__", "__exit__", "__aenter__", "__aexit__"}
@@ -34,15 +34,34 @@ EnteredT = TypeVar("EnteredT", bound=Entered)
 TaskEnteredT = TypeVar("TaskEnteredT", bound=Cancelling)
 
 
-def statement() -> FrameType | None:
-    """Return the frame of the `with` whose enter or exit calls this, if it can be closed; None for a plain function.
+class Statement(NamedTuple):
+    """The `with` that enters or ends.
 
-    A context manager entered through an `ExitStack`, or by another one, belongs to the frame that uses that.
+    Attributes:
+        frame: Its frame, if that can be closed; None for a plain function. A context manager entered through an
+            `ExitStack`, or by a plain `__enter__`, belongs to the frame that uses that.
+        via: The caller of enter or exit: the "with" itself, a "method" of another context manager, or an exit "stack".
     """
+
+    frame: FrameType | None
+    via: Literal["with", "method", "stack"]
+
+
+def statement() -> Statement:
+    """Return the `with` whose enter or exit calls this."""
     frame = sys._getframe(2)
-    while (frame.f_globals is _CONTEXTLIB or frame.f_code.co_name in _WITH_METHODS) and frame.f_back is not None:
+    via: Literal["with", "method", "stack"] = "with"
+    while frame.f_back is not None:
+        if frame.f_globals is _CONTEXTLIB:
+            via = "stack"
+        elif frame.f_code.co_name in _WITH_METHODS:
+            via = "method" if via == "with" else via
+            if frame.f_code.co_flags & _CAN_BE_CLOSED:
+                break  # It may have its own `with`.
+        else:
+            break
         frame = frame.f_back
-    return frame if frame.f_code.co_flags & _CAN_BE_CLOSED else None
+    return Statement(frame if frame.f_code.co_flags & _CAN_BE_CLOSED else None, via)
 
 
 def note(error: BaseException, problem: BaseException) -> None:
@@ -75,25 +94,30 @@ class Enterable(ABC, Generic[RunnerT_co, EnteredT]):
     """Holds, innermost last; keyed by the statement's frame if another owner may end it, else by its owner. So two
     threads never change one list at the same time."""
 
-    def _enter(self, hold: EnteredT, frame: FrameType | None) -> None:
-        """Record the hold that a `with` in the frame returned."""
+    def _enter(self, hold: EnteredT, begun: Statement) -> None:
+        """Record the hold that a `with` returned."""
         hold._entered_by = owner = self._runner.owner()
-        hold._entered_at = place = frame or owner
+        hold._entered_at = place = begun.frame or owner
+        hold._entered_via = begun.via
         self._entered.setdefault(place, []).append(hold)
 
-    def _innermost(self, frame: FrameType | None) -> EnteredT | None:
-        """Return the hold of the `with` that ends in the frame; None if no `with` acquired what ends here."""
-        holds = self._entered.get(frame or self._runner.owner())
+    def _innermost(self, ended: Statement) -> EnteredT | None:
+        """Return the hold of the `with` that ends; None if no `with` acquired what ends here."""
+        holds = self._begun_like(ended, ended.frame or self._runner.owner())
         if not holds:
             # Entered elsewhere, as by an exit stack that was passed on: the owner's latest, or else anyone's.
-            owner = self._runner.owner()
-            everyone = [hold for holds in list(self._entered.values()) for hold in holds]
-            holds = self._entered_of(owner) or [hold for hold in everyone if self._may_end(hold)]
+            owner, everyone = self._runner.owner(), self._begun_like(ended)
+            holds = [hold for hold in everyone if hold._entered_by is owner]
+            holds = holds or [hold for hold in everyone if self._may_end(hold)]
         return holds[-1] if holds else None
 
-    def _entered_of(self, owner: Owner) -> list[EnteredT]:
-        """Return the holds of all the owner's open statements, innermost last."""
-        return [hold for holds in list(self._entered.values()) for hold in holds if hold._entered_by is owner]
+    def _begun_like(self, ended: Statement, place: FrameType | Owner | None = None) -> list[EnteredT]:
+        """Return the holds of open statements, innermost last, in that place or anywhere.
+
+        The end of an exit stack, which may have been passed on, ends no `with` that stands in code, nor the reverse.
+        """
+        places = list(self._entered.values()) if place is None else [self._entered.get(place, [])]
+        return [hold for holds in places for hold in holds if (hold._entered_via == "stack") == (ended.via == "stack")]
 
     def _may_end(self, hold: EnteredT) -> bool:  # noqa: ARG002  (other kinds ask it)
         """Return whether the owner may end this hold's `with`, which it did not enter.
@@ -194,15 +218,15 @@ class TaskEnterable(Enterable[AsyncRunner, TaskEnteredT]):
                 raise
             note(error, problem)
 
-    def _entered_in(self, frame: FrameType | None) -> TaskEnteredT | None:
-        """Return the hold of the innermost `async with` in the frame, or the only one that is open.
+    def _entered_in(self, ended: Statement) -> TaskEnteredT | None:
+        """Return the hold of the innermost `async with` in the same frame, or the only one that may end elsewhere.
 
         It may have been entered elsewhere, by a function that fills an exit stack. Any task may close a generator, so
         who closes it tells nothing about which of several holds ends.
         """
-        holds = self._entered.get(frame)
+        holds = self._begun_like(ended, ended.frame) if ended.frame else []
         if not holds:
-            holds = [hold for holds in list(self._entered.values()) for hold in holds]
+            holds = [hold for hold in self._begun_like(ended) if hold._entered_via != "with"]
             if len(holds) > 1:
                 return None
         return holds[-1] if holds else None

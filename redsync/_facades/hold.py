@@ -18,10 +18,11 @@ __all__ = ["AnyHold", "AsyncHold", "Cancelling", "Entered", "Hold"]
 
 
 class Entered(ABC):
-    """The result of a `with` statement: it knows the statement's owner and place until the statement ends."""
+    """The result of a `with` statement: it knows the statement's owner and place until that ends; see `Statement`."""
 
     _entered_by: Owner | None = None
     _entered_at: FrameType | Owner | None = None
+    _entered_via = "with"
 
     @abstractmethod
     def _note_released(self) -> None:
@@ -86,7 +87,8 @@ class AnyHold(Entered, Generic[RunnerT_co]):
         return holding.wait_end(self._state, lambda: self._released, now, check_timeout(True, timeout))
 
     def _extend_steps(self, lease: float | None) -> Steps[None]:
-        self._refuse_released()
+        if not self.lost:
+            self._refuse_released()
         runner = self._runner
         if lease is not None:
             lease = runner.session.timing.check_lease(lease)

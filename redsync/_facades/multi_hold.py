@@ -206,7 +206,8 @@ class AnyMultiHold(Entered, Generic[HoldT]):
     def _release_plan(self) -> Plan[None]:
         holds: Sequence[Any] = self._holds
         for hold in holds:
-            hold._refuse_released()
+            if not hold.lost:
+                hold._refuse_released()
         return release_all([hold.release for hold in holds])
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from types import FrameType
 from typing import Any, ClassVar, Generic, TypeVar
 from weakref import ReferenceType
 
@@ -24,7 +23,7 @@ from redsync._core.holds import HoldState
 from redsync._core.session import AsyncRunner, Runner, RunnerT_co
 from redsync._core.timing import check_timeout
 from redsync._facades.claimable import HoldT
-from redsync._facades.enterable import Enterable, TaskEnterable, ThreadEnterable, statement
+from redsync._facades.enterable import Enterable, Statement, TaskEnterable, ThreadEnterable, statement
 from redsync._facades.exclusive import AsyncExclusiveLock, Exclusive, ExclusiveLock, Saved
 from redsync._facades.multi_hold import (
     AnyMultiHold,
@@ -108,11 +107,11 @@ class AnyMultiLock(Enterable[RunnerT_co, MultiHoldT], Generic[RunnerT_co, LockT,
     def _own(self) -> list[Any]:
         return [_hold_of(lock, lock._own()) for lock in self._locks]
 
-    def _enter(self, hold: MultiHoldT, frame: FrameType | None) -> None:
+    def _enter(self, hold: MultiHoldT, begun: Statement) -> None:
         """Record the hold that a `with` returned, here and with each lock, as if each lock had its own `with`."""
-        super()._enter(hold, frame)
+        super()._enter(hold, begun)
         for lock, part in self._parts(hold):
-            lock._enter(part, frame)
+            lock._enter(part, begun)
 
     def _parts(self, hold: MultiHoldT) -> Iterable[tuple[Any, Any]]:
         return zip(self._locks, hold._holds, strict=True)
@@ -251,7 +250,7 @@ class MultiLock(Performing, AnyMultiLock[Runner, ExclusiveLock, MultiHold], Thre
             QuorumError: Too few nodes of one lock answered for the shorter of that and `outage_timeout`.
             LeaseLostError: As for `acquire`.
         """
-        return self._perform(self._acquire_plan(self._timeout, enter=partial(self._enter, frame=statement())))
+        return self._perform(self._acquire_plan(self._timeout, enter=partial(self._enter, begun=statement())))
 
     def _leave(self, hold: MultiHold | None) -> None:
         self._perform(self._leave_plan(hold))
@@ -342,7 +341,7 @@ class AsyncMultiLock(
 
         The body is cancelled when one of the holds is lost, unless that lock has an `on_lost` option.
         """
-        return await self._perform(self._acquire_plan(self._timeout, enter=partial(self._enter, frame=statement())))
+        return await self._perform(self._acquire_plan(self._timeout, enter=partial(self._enter, begun=statement())))
 
     async def _leave(self, hold: AsyncMultiHold | None) -> None:
         await self._perform(self._leave_plan(hold))
@@ -362,8 +361,8 @@ class AsyncMultiLock(
         """Take each lock from its holder and free it for the next waiter. See `MultiLock.force_release`."""
         return True in [await lock.force_release() for lock in self._locks]
 
-    def _enter(self, hold: AsyncMultiHold, frame: FrameType | None) -> None:
+    def _enter(self, hold: AsyncMultiHold, begun: Statement) -> None:
         # No await from here on, so nothing comes between the acquire and its `__aexit__`.
         silent = [part for lock, part in self._parts(hold) if lock._on_lost is None]
         hold._watch(self._runner.scope(), [part._state for part in silent])
-        super()._enter(hold, frame)
+        super()._enter(hold, begun)

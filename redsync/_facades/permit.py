@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from types import FrameType
 from typing import Self
 from weakref import ref
 
 from redsync._core.permits import PermitState
 from redsync._core.session import AsyncRunner, Runner, RunnerT_co
-from redsync._facades.enterable import TaskEnterable, ThreadEnterable
+from redsync._facades.enterable import Statement, TaskEnterable, ThreadEnterable
 from redsync._facades.hold import AnyHold, AsyncHold, Hold
 
 __all__ = ["AsyncPermit", "Permit"]
@@ -44,7 +43,7 @@ class Permit(_AnyPermit[Runner], Hold, ThreadEnterable["Permit"]):
     release it. The watchdog renews it until then, or until the client is closed. `with permit:` releases it at the end.
     """
 
-    def _innermost(self, frame: FrameType | None) -> Permit:  # noqa: ARG002  (wherever it is)
+    def _innermost(self, ended: Statement) -> Permit:  # noqa: ARG002  (wherever it is)
         return self
 
     def _leave(self, hold: Permit | None) -> None:  # noqa: ARG002  (it is this one)
@@ -72,7 +71,7 @@ class AsyncPermit(_AnyPermit[AsyncRunner], AsyncHold, TaskEnterable["AsyncPermit
     semaphore has an `on_lost` option.
     """
 
-    def _innermost(self, frame: FrameType | None) -> AsyncPermit:  # noqa: ARG002  (wherever it is)
+    def _innermost(self, ended: Statement) -> AsyncPermit:  # noqa: ARG002  (wherever it is)
         return self
 
     _entered_in = _innermost

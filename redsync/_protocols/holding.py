@@ -180,14 +180,14 @@ def _release(
                 decide=thoroughly,
             )
         )
+        if not tally.won and state.count == count:  # else another release may have come first
+            yield from _accept_minority(state, tally)
     except BaseException as error:
         yield from _break_off(session, state, error)
         raise
     finally:
         if state.end_waiters:
             yield from wake_end_waiters(state)
-    if not tally.won and state.count == count:  # else another release may have come first
-        yield from _accept_minority(state, tally)
 
 
 def _keep(session: Session, state: HoldState, now: float, on_lost: Callable[[HoldState], object] | None) -> Steps[None]:

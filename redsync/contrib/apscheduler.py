@@ -31,7 +31,7 @@ try:
 except ImportError as error:  # pragma: no cover
     raise ImportError("redsync.contrib.apscheduler needs `pip install redsync-toolkit[apscheduler]`") from error
 
-from redsync import Client, ConfigurationError, QuorumError
+from redsync import Client, ConfigurationError, QuorumError, RatePermit
 from redsync.contrib.shared import check_client, shortened
 
 __all__ = ["RedsyncExecutor"]
@@ -97,7 +97,11 @@ class RedsyncExecutor(BasePoolExecutor):  # type: ignore[misc]  # APScheduler ha
         for run_time in run_times:
             try:
                 # A machine that is too late to run it must not claim it: another one may be in time.
-                if _is_missed(job, run_time) or self._claim(job, run_time):
+                missed = _is_missed(job, run_time)
+                claim = None if missed else self._claim(job, run_time)
+                if claim is not None and _is_missed(job, run_time):
+                    claim.cancel()
+                if missed or claim is not None:
                     events += run_job(job, job._jobstore_alias, [run_time], self._logger.name)
                 else:
                     self._logger.info('Job "%s" (scheduled at %s): another machine runs it', job, run_time)
@@ -109,9 +113,9 @@ class RedsyncExecutor(BasePoolExecutor):  # type: ignore[misc]  # APScheduler ha
                 events.append(JobExecutionEvent(EVENT_JOB_ERROR, job.id, store, run_time, exception=error))
         return events
 
-    def _claim(self, job: Job, run_time: datetime) -> bool:
+    def _claim(self, job: Job, run_time: datetime) -> RatePermit | None:
         firing = f"{job.id}:{run_time.astimezone(UTC).isoformat()}"
-        return self._client.get_rate_limiter(f"{self._prefix}{shortened(firing)}", 1, self._kept).acquire(False)
+        return self._client.get_rate_limiter(f"{self._prefix}{shortened(firing)}", 1, self._kept).acquire_permit(False)
 
 
 def _is_missed(job: Job, run_time: datetime) -> bool:

@@ -142,7 +142,9 @@ class OnceTask(Task):  # type: ignore[misc]  # Celery has no types
                 finally:
                     _hold.reset(outer)
         except (AcquireTimeout, QuorumError) as error:
-            if acquired or self.request.called_directly or self.request.is_eager:
+            # A call within the task's own body sees the request of the delivery.
+            nested = _hold.get(None) is not None
+            if acquired or nested or self.request.called_directly or self.request.is_eager:
                 raise
             self._put_off(error)
 

@@ -270,7 +270,8 @@ class Guards(ABC, Generic[GuardT, KeyT]):
         Beyond it the reply is 429, with `Retry-After`; if too few nodes answer, it is 503, or no request is limited.
 
         Args:
-            name: The limiter's name, such as `pay:{client}` or `pay:{key}`.
+            name: The limiter's name, such as `pay:{client}` or `pay:{key}`. Another rate needs another name, for the
+                nodes know the former one for a day.
             rate: The number of requests allowed in `per` seconds, or several rates: `[(10, 1), (1000, 3600)]`.
             per: The window in seconds; None for several rates.
             key: Returns the value of `{key}` in the name.

@@ -134,6 +134,19 @@ def test_late_machine_leaves_the_firing_to_others(make_scheduler, eventually):
     assert ran.wait(20)
 
 
+def test_machine_whose_claim_takes_too_long_leaves_the_firing_to_others(make_scheduler, raw, eventually):
+    late, in_time = make_scheduler(), make_scheduler()
+    ran = threading.Event()
+    at = datetime.now(UTC) - timedelta(seconds=0.95)
+    for node in raw[:3]:
+        node.client_pause(200, all=False)
+    late.add_job(ran.set, "date", run_date=at, id="x", misfire_grace_time=1)
+    eventually(lambda: outcomes(late) == ["missed"])
+    assert not ran.is_set()
+    in_time.add_job(ran.set, "date", run_date=at, id="x", misfire_grace_time=60)
+    assert ran.wait(20)
+
+
 def test_too_few_nodes_are_an_error_without_a_run(make_scheduler, nodes, eventually):
     scheduler = make_scheduler()
     nodes.kill(0)

@@ -62,6 +62,12 @@ def report(self, day):
     note(f"report {day}")
     wait_for(f"door {day}")
 
+@app.task(bind=True, base=OnceTask, once="charge:{order}", once_countdown=0.05)
+def charge_both(self, order):
+    note(f"both {order}")
+    if order == 7:
+        charge_both(8)
+
 @app.task(bind=True, base=OnceTask, once="retries", max_retries=1)
 def fails_first(self):
     note(f"try {self.request.retries}")
@@ -167,6 +173,13 @@ def test_delivery_may_be_skipped_instead(site, eventually):
     site.open("monday")
     assert first.get(timeout=60) is None
     assert site.notes() == ["report monday"]
+
+
+def test_call_in_the_body_of_the_same_task_raises_and_is_not_put_off(site, make_client):
+    with make_client(n=3).get_lock("charge:8"):
+        with pytest.raises(Exception, match="charge:8"):
+            site.send("charge_both", 7).get(timeout=60)
+        assert site.notes() == ["both 7"]
 
 
 def test_retry_of_the_task_releases_the_lock_and_counts(site):

@@ -158,6 +158,13 @@ def test_interrupted_release_reaches_the_nodes_all_the_same_and_wakes_sleepers(t
     assert not state.live
 
 
+def test_sleeper_wakes_after_the_loss_that_a_release_finds(toy, state):
+    """Else it would not know of it yet."""
+    toy.start(sleep(toy, state))
+    with pytest.raises(LeaseLostError):
+        run_release(toy, state, ("ask lock_release", toy.all_say(HAD_NOT)), LOSS[1], "signal")
+
+
 def test_release_interrupted_while_it_reports_a_loss_ends_the_hold(toy, state):
     toy.now = state.valid_until
     toy.interrupt(release(toy.session, state, toy.now), [LOSS[0]], 0)
