@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 
 import pytest
 
-from redsync import HoldLost, HoldOrphaned, LeaseLostError
+from redsync import AsyncLock, HoldLost, HoldOrphaned, LeaseLostError
 from tests.aio_support import ENDLESS, claims, client_of, goes_on, in_loop, run, run_until, until, uvloop_in_sweeps
 from tests.support.kinds import KINDS, another, each_entered
 from tests.support.locks import PATIENCE, lose
@@ -184,6 +184,26 @@ async def test_closed_stack_leaves_the_permit_of_the_with_around_it(nodes):
             await stack.aclose()
             permit.check()
             assert await semaphore.available() == 1
+
+
+@in_loop
+async def test_loss_within_a_stack_is_raised_though_a_subclass_has_its_own_end(nodes):
+    class Logged(AsyncLock):
+        async def __aexit__(self, *error):
+            return await super().__aexit__(*error)
+
+    async def work():
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(lock)
+            lose(client)
+            await asyncio.sleep(ENDLESS)
+
+    async with client_of(nodes) as client:
+        lock = Logged(client, "x")
+        with pytest.raises(LeaseLostError):
+            await work()
+        await goes_on()
+        assert not lock._entered
 
 
 @in_loop

@@ -220,6 +220,36 @@ def test_exit_stack_closed_by_another_owner_releases(client, is_free, other, in_
         assert not lock._entered
 
 
+def test_with_that_ends_otherwise_than_it_began_releases(client, is_free, make_worker):
+    class Job(ExitStack):
+        """Its `close` is also for others."""
+
+        def __enter__(self):
+            lock.__enter__()
+            return self
+
+        def __exit__(self, *error):
+            self.end()
+
+        def end(self):
+            lock.__exit__(None, None, None)
+
+    lock = client.get_lock("x")
+    for begin, end in ((Job().__enter__, Job().__exit__), (lock.__enter__, lock.__exit__)):
+        for do in (lambda function: function(), make_worker().do):
+            stack = ExitStack()
+            begin()
+            stack.push(lambda *error, end=end: end(*error))
+            do(stack.close)
+            assert is_free()
+            assert not lock._entered
+            stack.push(end)
+            begin()
+            do(stack.close)
+            assert is_free()
+            assert not lock._entered
+
+
 def test_exit_stack_closed_by_another_thread_leaves_the_permits_of_others(client, other, make_worker):
     semaphore, stack = client.get_semaphore("x", 2), ExitStack()
     filled = other.do(stack.enter_context, semaphore)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
@@ -53,7 +54,7 @@ def statement() -> Statement:
     via: Literal["with", "method", "stack"] = "with"
     while frame.f_back is not None:
         if frame.f_globals is _CONTEXTLIB:
-            via = "stack"
+            via = "stack" if via == "with" else via
         elif frame.f_code.co_name in _WITH_METHODS:
             via = "method" if via == "with" else via
             if frame.f_code.co_flags & _CAN_BE_CLOSED:
@@ -86,6 +87,14 @@ def _concerns_closer(problem: RedsyncError, hold: Entered | None) -> bool:
     return isinstance(problem, LeaseLostError) or (hold is None and isinstance(problem, NotOwnedError))
 
 
+def _alike(holds: Sequence[EnteredT], ended: Statement) -> list[EnteredT]:
+    """Return those of the holds that the `with` may have entered.
+
+    The end of an exit stack, which may have been passed on, ends no `with` that stands in code, nor the reverse.
+    """
+    return [hold for hold in holds if {hold._entered_via, ended.via} != {"with", "stack"}]
+
+
 class Enterable(ABC, Generic[RunnerT_co, EnteredT]):
     """An object for `with` statements that knows the holds of its open statements."""
 
@@ -103,21 +112,24 @@ class Enterable(ABC, Generic[RunnerT_co, EnteredT]):
 
     def _innermost(self, ended: Statement) -> EnteredT | None:
         """Return the hold of the `with` that ends; None if no `with` acquired what ends here."""
-        holds = self._begun_like(ended, ended.frame or self._runner.owner())
-        if not holds:
-            # Entered elsewhere, as by an exit stack that was passed on: the owner's latest, or else anyone's.
-            owner, everyone = self._runner.owner(), self._begun_like(ended)
-            holds = [hold for hold in everyone if hold._entered_by is owner]
-            holds = holds or [hold for hold in everyone if self._may_end(hold)]
-        return holds[-1] if holds else None
+        holds = _alike(self._entered.get(ended.frame or self._runner.owner(), []), ended)
+        return holds[-1] if holds else self._begun_elsewhere(ended)
 
-    def _begun_like(self, ended: Statement, place: FrameType | Owner | None = None) -> list[EnteredT]:
-        """Return the holds of open statements, innermost last, in that place or anywhere.
+    def _begun_elsewhere(self, ended: Statement) -> EnteredT | None:
+        """Return the hold that ends if it was entered elsewhere, as by an exit stack that was passed on."""
+        owner, everyone = self._runner.owner(), self._everyone()
+        mine = [hold for hold in everyone if hold._entered_by is owner]
+        others = [hold for hold in everyone if self._may_end(hold)]
+        passed_on = [hold for hold in others if hold._entered_via != "with"]
+        # Finally those that began otherwise than they end, as by `__enter__()` and `stack.push()`.
+        for holds in _alike(mine, ended), _alike(passed_on, ended), mine, others:
+            if holds:
+                return holds[-1]
+        return None
 
-        The end of an exit stack, which may have been passed on, ends no `with` that stands in code, nor the reverse.
-        """
-        places = list(self._entered.values()) if place is None else [self._entered.get(place, [])]
-        return [hold for holds in places for hold in holds if (hold._entered_via == "stack") == (ended.via == "stack")]
+    def _everyone(self) -> list[EnteredT]:
+        """Return the holds of all open statements, of each place innermost last."""
+        return [hold for holds in list(self._entered.values()) for hold in holds]
 
     def _may_end(self, hold: EnteredT) -> bool:  # noqa: ARG002  (other kinds ask it)
         """Return whether the owner may end this hold's `with`, which it did not enter.
@@ -224,9 +236,9 @@ class TaskEnterable(Enterable[AsyncRunner, TaskEnteredT]):
         It may have been entered elsewhere, by a function that fills an exit stack. Any task may close a generator, so
         who closes it tells nothing about which of several holds ends.
         """
-        holds = self._begun_like(ended, ended.frame) if ended.frame else []
+        holds = _alike(self._entered.get(ended.frame, []), ended)
         if not holds:
-            holds = [hold for hold in self._begun_like(ended) if hold._entered_via != "with"]
+            holds = [hold for hold in _alike(self._everyone(), ended) if hold._entered_via != "with"]
             if len(holds) > 1:
                 return None
         return holds[-1] if holds else None

@@ -143,7 +143,8 @@ class OnceTask(Task):  # type: ignore[misc]  # Celery has no types
                     _hold.reset(outer)
         except (AcquireTimeout, QuorumError) as error:
             # A call within the task's own body sees the request of the delivery.
-            nested = _hold.get(None) is not None
+            outside = _hold.get(None)
+            nested = outside is not None and (outside.lost or outside.remaining() > 0)
             if acquired or nested or self.request.called_directly or self.request.is_eager:
                 raise
             self._put_off(error)
