@@ -48,16 +48,18 @@ def test_asyncio_works_unchanged(sim, machine):
     assert sim.now == pytest.approx(6.0)
 
 
-def test_simulation_inside_a_running_loop_leaves_that_one_running():
+def test_simulation_inside_a_running_loop_is_refused_and_leaves_that_one_running(sim, machine):
     async def outside():
-        with Simulation(**SIMULATION) as sim:
-            task = sim.machine("a").start(asyncio.sleep(1.0, "slept"))
-            sim.run()
-            await asyncio.sleep(0.001)
+        with Simulation(**SIMULATION) as inner:
+            for one in sim, inner:
+                with pytest.raises(RuntimeError, match="outside of coroutines"):
+                    one.run(until=1.0)
         await asyncio.sleep(0.001)
-        return task.result()
 
-    assert asyncio.run(outside()) == "slept"
+    task = machine.start(asyncio.sleep(1.0, "slept"))
+    asyncio.run(outside())
+    sim.run()
+    assert task.result() == "slept"
 
 
 def test_run_until_an_instant_stops_there_even_when_no_event_is_left(sim, machine):

@@ -180,7 +180,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         entries = timeline.entries
         steps = 0
         self._stopping = False
-        outer = asyncio._get_running_loop()
+        if asyncio._get_running_loop() is not None:
+            raise RuntimeError("a simulation has its own event loop: run it outside of coroutines")
         asyncio._set_running_loop(self)
         try:
             while not self._stopping:
@@ -206,7 +207,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                     self._deliver(host, action, args)
             return True
         finally:
-            asyncio._set_running_loop(outer)
+            asyncio._set_running_loop(None)
 
     def _run_one(self, host: Host) -> None:
         handle = host.ready.popleft()

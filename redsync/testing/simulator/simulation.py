@@ -208,6 +208,7 @@ class Simulation:
 
         Raises:
             SimulationError: A promise was broken, or the programs do not end.
+            RuntimeError: An event loop runs in this thread.
             Exception: The error that ended a program.
         """
         if self._over:
