@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar, TypeAlias, Unpack
+from typing import Any, ClassVar, NamedTuple, Unpack
 from weakref import ReferenceType
 
 from redsync._core.effects import Steps
@@ -37,9 +37,21 @@ from redsync.exceptions import NotOwnedError, ReentrantCallError
 
 __all__ = ["AsyncExclusiveLock", "Exclusive", "ExclusiveLock", "Polling", "Saved"]
 
-Saved: TypeAlias = tuple[int, float | None, HoldState]
-"""The hold that an owner released to wait for a condition: its number of acquisitions, its lease (None: the default
-lease), and the hold itself."""
+
+class Saved(NamedTuple):
+    """The hold that an owner released to wait for a condition.
+
+    Attributes:
+        acquisitions: How often it was acquired.
+        lease: Its lease; None for the default lease.
+        state: The hold itself.
+        on_lost: Its callbacks, which its release may have cleared.
+    """
+
+    acquisitions: int
+    lease: float | None
+    state: HoldState
+    on_lost: tuple[Callable[[HoldState], object], ...]
 
 
 class Exclusive(Claimable[RunnerT_co, HoldT]):
@@ -290,23 +302,22 @@ class ExclusiveLock(Exclusive[Runner, Hold], ThreadClaimable[Hold]):
 
     def _release_save(self) -> Saved:
         saved = self._save()
-        self._give_back(saved[0])
+        self._give_back(saved.acquisitions)
         return saved
 
     def _acquire_restore(self, saved: Saved) -> None:
-        count, lease, state = saved
-        self._restore(state, self._acquire(None, lease, count))
+        self._restore(saved, self._acquire(None, saved.lease, saved.acquisitions))
 
     def _save(self) -> Saved:
         """Return the values that `_acquire_restore` needs to acquire the owner's current holds again."""
         state = self._own()
-        return state.count, None if state.renewed else state.lease, state
+        return Saved(state.count, None if state.renewed else state.lease, state, tuple(state.on_lost))
 
-    def _restore(self, state: HoldState, again: Hold | None) -> None:
+    def _restore(self, saved: Saved, again: Hold | None) -> None:
         """Let the callbacks, and the hold objects that open `with` statements returned, be those of the new hold."""
         if again is not None:
-            again._state.on_lost[:] = state.on_lost
-            for hold, manager in list(state.entered.items()):
+            again._state.on_lost[:] = saved.on_lost
+            for hold, manager in list(saved.state.entered.items()):
                 hold._state = again._state
                 hold._state.entered[hold] = manager
 

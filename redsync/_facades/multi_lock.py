@@ -291,15 +291,14 @@ class MultiLock(Performing, AnyMultiLock[Runner, ExclusiveLock, MultiHold], Thre
 
     def _release_save(self) -> list[Saved]:
         saved = [lock._save() for lock in self._locks]
-        counts = [count for count, _, _ in saved]
-        calls = [partial(lock._give_back, count) for lock, count in zip(self._locks, counts, strict=True)]
+        calls = [partial(lock._give_back, its.acquisitions) for lock, its in zip(self._locks, saved, strict=True)]
         self._perform(release_all(calls))
         return saved
 
     def _acquire_restore(self, saved: Sequence[Saved]) -> None:
         again = self._perform(self._acquire_plan(None, saved=dict(zip(self._locks, saved, strict=True))))
-        for (lock, hold), (_, _, state) in zip(self._parts(again), saved, strict=True):
-            lock._restore(state, hold)
+        for (lock, hold), its in zip(self._parts(again), saved, strict=True):
+            lock._restore(its, hold)
 
     def _asking_task(self) -> ReferenceType[Any] | None:
         task = self._runner.task()

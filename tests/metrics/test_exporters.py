@@ -1,6 +1,7 @@
 """Exporters: exact values for a scripted history on real nodes, scraped as text and read in memory."""
 
 import itertools
+import threading
 from contextlib import contextmanager, suppress
 
 import pytest
@@ -9,7 +10,7 @@ from opentelemetry.sdk.metrics.export import Histogram, InMemoryMetricReader, Su
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from redsync import QuorumError
+from redsync import LeaseLostError, QuorumError
 from redsync.metrics.instruments import INSTRUMENTS
 from redsync.metrics.otel import OpenTelemetryMetrics
 from redsync.metrics.prometheus import _UNITS, PrometheusMetrics
@@ -104,6 +105,18 @@ def test_scripted_history_is_scraped_exactly(make_client, other, metrics, scrape
     assert 0 < found["redsync_acquire_duration_seconds_sum", *whose, "won"] < 60
     assert ("redsync_hold_active", *whose) not in found
     assert ("redsync_acquire_waiting", *whose) not in found
+
+
+def test_loss_after_the_wait_for_a_condition_reaches_the_callback_of_a_lock_with_metrics(
+    make_client, raw, metrics, eventually
+):
+    told = []
+    lock = make_client(listeners=[metrics], lease=SHORT).get_lock("x", on_lost=told.append)
+    condition = threading.Condition(lock)
+    with pytest.raises(LeaseLostError), condition:  # noqa: PT012  # the body of the lock
+        condition.wait(0.01)
+        flush(raw)
+        eventually(lambda: told)
 
 
 @pytest.mark.usefixtures("both_flavours")
