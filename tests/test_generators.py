@@ -260,6 +260,20 @@ def test_exit_stack_closed_by_another_thread_leaves_the_permits_of_others(client
             filled.check()
 
 
+@pytest.mark.parametrize("outer", [0, 1])
+def test_hold_released_by_another_thread_while_its_with_ends_is_released_once(client, other, outer):
+    lock = client.get_lock("x")
+    with ExitStack() as stack:
+        if outer:
+            stack.enter_context(lock)
+        with lock as hold:
+            looked = lock._leave_steps(hold)
+            other.do(hold.release)
+            for end in (looked, lock._leave_steps(hold)):
+                client.runner.run(end)
+        assert lock.hold_count() == outer
+
+
 @pytest.mark.asyncio_too
 @pytest.mark.usefixtures("both_flavours")
 def test_ended_owner_keeps_only_what_its_open_with_releases(client, is_free, events, in_ended_thread):

@@ -152,7 +152,7 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
         # released it after a loss.
         present = self._state()
         other = present.count > present.open_withs if present else hold._state.lost is None
-        if hold._state.live or not self._may_release(hold) or not other:
+        if hold._state.live or hold._ended or not self._may_release(hold) or not other:
             return hold._let_go_steps()
         return self._release_steps(self._own(), 1)
 

@@ -34,6 +34,7 @@ class AnyHold(Entered, Generic[RunnerT_co]):
 
     _acquisitions = 1
     _lost_at_release = False
+    _ended = False
 
     def __init__(
         self,
@@ -102,10 +103,12 @@ class AnyHold(Entered, Generic[RunnerT_co]):
 
     def _let_go_steps(self) -> Steps[None]:
         """Release, even if the `with` is over: in a finalizer it may be over before the maintenance runs this."""
+        if self._ended:
+            return  # Another thread has released it since the caller looked.
         if not self._state.count:
             yield from self._check_steps()
         runner, released = self._runner, self._state.released
-        self._released = True
+        self._released = self._ended = True
         try:
             yield from holding.release(runner.session, self._state, runner.now(), self._share(), self._on_lost)
         except BaseException as error:
@@ -113,7 +116,7 @@ class AnyHold(Entered, Generic[RunnerT_co]):
                 self._lost_at_release = True
                 raise
             # Interrupted, perhaps before anything was released: then it can still be released.
-            self._released = self._state.released > released
+            self._released = self._ended = self._state.released > released
             raise
 
     def _share(self) -> int:
