@@ -14,8 +14,7 @@ import math
 import os
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from redsync.cli.arguments import name_of, urls_of
@@ -64,20 +63,7 @@ def _run(options: argparse.Namespace) -> int:
         _note(options, f"{options.name!r} is held by others")
         return int(options.conflict_exit_code)
     except QuorumError as error:
-        advice = () if options.quiet else _advice(options)
-        raise SetupError("\n".join([str(error), *advice]), status_of(error)) from error
-
-
-def _advice(options: argparse.Namespace) -> Iterator[str]:
-    """Yield what `redsync doctor` says of nodes that do not answer."""
-    from redsync.cli.doctor_checks import Report, findings_about, worded
-    from redsync.cli.queries import Nodes
-
-    answers = Nodes(options).ask(lambda client, _: client.ping())
-    reports = [Report(answer.node, error=answer.error) for answer in answers]
-    for report in reports:
-        report.findings += findings_about(report) if report.error is not None else ()
-    return worded(reports, (), is_problem=True)
+        raise SetupError(f"{error}; `redsync doctor` says more", status_of(error)) from error
 
 
 def _say(text: str) -> None:
@@ -92,18 +78,22 @@ def _note(options: argparse.Namespace, text: str) -> None:
 
 
 def _hold_and_run(options: argparse.Namespace, command: list[str], shim: ShimProcess, signals: Signals) -> int:
-    urls, lease = urls_of(options), {} if options.lease is None else {"lease": options.lease}
+    urls, settings = urls_of(options), {} if options.lease is None else {"lease": options.lease}
     # Not before the shim, which is a copy of this process, has started.
     from redsync.client import Client
 
-    with Client.from_env(urls, prefix=options.prefix, **lease) as client, ExitStack() as stack:
-        policy = _policy(options, client.runner.session.timing.lease)
+    with Client.from_env(urls, prefix=options.prefix, **settings) as client, ExitStack() as stack:
+        policy = _policy(options, lease := client.runner.session.timing.lease)
         try:
             hold = _take(stack, client, options, signals)
         except ValueError as error:
             if isinstance(error, RedsyncError):
                 raise
             raise SetupError(str(error)) from None
+        if policy.ends_lost and hold.remaining() < lease * 2 / 3:
+            # The nodes handed it over for the rest of its place in the queue: perhaps less than the end takes.
+            with suppress(LeaseLostError):  # the supervisor finds out
+                hold.extend()
         began = time.monotonic()
         # From here on signals are only recorded, and the lock is released as usual.
         signals.collect()

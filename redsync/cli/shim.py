@@ -14,6 +14,7 @@ reaches the command and its descendants exactly once, through us.
 from __future__ import annotations
 
 import contextlib
+import errno
 import math
 import os
 import signal
@@ -175,7 +176,7 @@ class Shim:
         set_option(CHILD_SUBREAPER, 1)
         self._policy: Policy
         self._schedule: Schedule
-        self._process: subprocess.Popen[bytes]
+        self._process: subprocess.Popen[Any]
         self._status: int | None = None
         self._killed_at = math.inf
         self._told_left = False
@@ -228,18 +229,18 @@ class Shim:
             for each in (signal.SIGCHLD, *_IGNORED):
                 signal.signal(each, signal.SIG_IGN if each in ignored else signal.SIG_DFL)
 
+        start = partial(subprocess.Popen, env=environment, close_fds=False, process_group=group, preexec_fn=prepare)
         # A command that was stopped before it started, or waits for a slow disk, must not start once another owner may
         # have the lock.
         signal.signal(signal.SIGALRM, lambda *_: self._tree.send(signal.SIGKILL))
         signal.setitimer(signal.ITIMER_REAL, min(max(self._schedule.next - now(), _POLL), 1e6))
         try:
-            self._process = subprocess.Popen(  # noqa: S603  (what the user asks for)
-                command,
-                env=environment,
-                close_fds=False,
-                process_group=group,
-                preexec_fn=prepare,  # noqa: PLW1509  (the shim has no threads)
-            )
+            self._process = start(command)
+        except OSError as error:
+            if error.errno != errno.ENOEXEC:
+                raise
+            # A script without `#!`: a shell runs it, as for env(1) and flock(1).
+            self._process = start(["/bin/sh", "-c", 'exec "$0" "$@"', *command])
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
             signal.signal(signal.SIGALRM, signal.SIG_IGN)

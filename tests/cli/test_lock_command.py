@@ -34,7 +34,7 @@ def test_lack_of_quorum_ends_with_69_and_its_reason(run_lock, nodes, arguments):
         nodes.kill(i)
     status, out, err = run_lock("x", *arguments, "--", "echo", "ran")
     assert (status, out) == (69, "")
-    assert "Connection refused" in err.splitlines()[-1 if "-q" in arguments else -2]
+    assert re.search("Connection refused.*; `redsync doctor` says more$", err.splitlines()[-1])
     assert len(err.splitlines()) == 1 or "-q" not in arguments, "an error is one line"
 
 
@@ -90,6 +90,13 @@ def test_arguments_reach_the_command_unchanged(run_lock):
     assert run_lock("x", "--", "printf", "%s|", "-v", "--", "$HOME", "a b")[1] == "-v|--|$HOME|a b|"
 
 
+def test_script_without_interpreter_runs_in_a_shell(run_lock, tmp_path):
+    (script := tmp_path / "job").write_text('printf "%s|" "$0" "$@"')
+    script.chmod(0o700)
+    status, out, err = run_lock("x", "--", "job", "a b", PATH=f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert (status, out, err) == (0, f"{script}|a b|", "")
+
+
 def test_name_may_be_bytes(run_lock, client):
     with client.get_fenced_lock(b"a\xffb"):
         assert run_lock(b"a\xffb", "-n", "--", "true")[0] == 75
@@ -100,7 +107,7 @@ def test_name_may_be_bytes(run_lock, client):
 # Kinds of locks
 
 
-@pytest.mark.parametrize(
+each_kind = pytest.mark.parametrize(
     ("kind", "token", "held"),
     [
         ([], r"\d{16}", lambda client: client.get_fenced_lock("x")),
@@ -111,6 +118,9 @@ def test_name_may_be_bytes(run_lock, client):
     ],
     ids=["fenced", "fair", "read", "write", "permits"],
 )
+
+
+@each_kind
 def test_lock_excludes_and_is_released(run_lock, client, kind, token, held):
     show = 'echo "${REDSYNC_OWNER:+owner} ${REDSYNC_FENCING_TOKEN-none}"'
     with held(client):
@@ -138,17 +148,17 @@ def test_semaphore_admits_as_many_as_its_permits(run_lock, client):
 # Waiting and holding
 
 
-def test_waiter_says_that_it_waits_and_gets_the_lock(lock_command, client):
-    lock = client.get_fenced_lock("x")
-    lock.acquire()
-    process = lock_command("x", "-v", "--", "echo", "ran")
-    first = process.stderr.readline()
-    assert first == "redsync lock: waiting for 'x'\n"
-    lock.release()
+@each_kind
+def test_waiter_says_that_it_waits_and_runs_its_command(lock_command, client, eventually, *, kind, token, held):
+    with held(client):
+        process = lock_command("x", "-v", *kind, "--", "echo", "ran")
+        assert process.stderr.readline() == "redsync lock: waiting for 'x'\n"
+        # From now on nodes hand the lock over, for the rest of a place in the queue.
+        eventually(lambda: client.inspect("x").waiters)
     status, out, err = process.finish()
     assert (status, out) == (0, "ran\n")
     assert err.startswith("redsync lock: acquired 'x' after ")
-    assert "fencing token" in err
+    assert ("fencing token" in err) is (token != "none")
 
 
 def test_min_hold_keeps_the_lock_after_a_short_command(lock_command, client, eventually):
