@@ -154,7 +154,7 @@ async def test_closed_generator_leaves_the_permit_of_another_task(nodes, wrapper
         await anext(stream)
         task = asyncio.create_task(keep())
         await entered.wait()
-        (permit,) = [hold for holds in semaphore._entered.values() for hold in holds][1:]
+        (_, permit) = semaphore._entered
         await stream.aclose()
         permit.check()
         task.cancel()

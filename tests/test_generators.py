@@ -1,14 +1,18 @@
 """`with lock` in generators: closed, dropped or ended, in any thread."""
 
+import functools
 import gc
+import itertools
 import sys
 from contextlib import ExitStack, closing
 
 import pytest
 
 from redsync import HoldOrphaned, LeaseLostError, NotOwnedError
-from tests.support.kinds import KINDS, another, each_entered
-from tests.support.locks import lose
+from redsync._facades.enterable import Statement
+from tests.support.injection import inject_at_calls
+from tests.support.kinds import KINDS, LOCKS, another, each_entered
+from tests.support.locks import PATIENCE, lose
 
 
 @pytest.fixture
@@ -258,6 +262,39 @@ def test_exit_stack_closed_by_another_thread_leaves_the_permits_of_others(client
         permit.check()
         with pytest.raises(NotOwnedError):
             filled.check()
+
+
+@pytest.mark.asyncio_too
+@pytest.mark.usefixtures("both_flavours")
+@pytest.mark.parametrize("kind", ["read", "semaphore"])
+def test_exit_stacks_closed_by_several_owners_at_once_release_each_hold(client, make_worker, kind):
+    """As requests do that are ended by others than those that began them."""
+    shared = client.get_semaphore("x", 9) if kind == "semaphore" else LOCKS[kind](client)
+    stacks = [ExitStack() for _ in range(9)]
+    holds = [make_worker().do(stack.enter_context, shared) for stack in stacks]
+    for closed in [make_worker().start(stack.close) for stack in stacks]:
+        closed.result(PATIENCE)
+    for hold in holds:
+        with pytest.raises(NotOwnedError):
+            hold.check()
+    assert not shared._entered
+
+
+def test_with_that_begins_as_another_thread_closes_a_stack_of_its_own_releases_its_permit(client, other):
+    """The thread closes it in the middle: after each call."""
+    for n in itertools.count(1):
+        semaphore, stack = client.get_semaphore("x", 3), ExitStack()
+        stack.enter_context(semaphore)
+        permit, bare = semaphore.acquire(), semaphore.acquire()
+        enter = functools.partial(semaphore._enter, permit, Statement(None, "with"))
+        struck = inject_at_calls(n, enter, lambda stack=stack: other.do(stack.close))
+        semaphore.__exit__(None, None, None)
+        with pytest.raises(NotOwnedError):
+            permit.check()
+        bare.release()
+        if struck is None:
+            break
+    stack.close()
 
 
 @pytest.mark.parametrize("outer", [0, 1])

@@ -101,7 +101,7 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
         self._options: dict[str, Any] = {"timeout": timeout, "lease": lease, "max_hold": max_hold, "on_lost": on_lost}
         # Not a bound method: a hold must keep neither a lock object nor a client alive that the program has dropped.
         self._tell_lost = None if on_lost is None else partial(_tell_lost, partial(self._HOLD, host.runner), on_lost)
-        self._entered = {}
+        self._entered, self._latest = {}, {}
 
     @property
     def name(self) -> str | bytes:

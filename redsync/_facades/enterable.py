@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
@@ -87,7 +87,7 @@ def _concerns_closer(problem: RedsyncError, hold: Entered | None) -> bool:
     return isinstance(problem, LeaseLostError) or (hold is None and isinstance(problem, NotOwnedError))
 
 
-def _alike(holds: Sequence[EnteredT], ended: Statement) -> list[EnteredT]:
+def _alike(holds: Iterable[EnteredT], ended: Statement) -> list[EnteredT]:
     """Return those of the holds that the `with` may have entered.
 
     The end of an exit stack, which may have been passed on, ends no `with` that stands in code, nor the reverse.
@@ -99,37 +99,42 @@ class Enterable(ABC, Generic[RunnerT_co, EnteredT]):
     """An object for `with` statements that knows the holds of its open statements."""
 
     _runner: RunnerT_co
-    _entered: dict[FrameType | Owner | None, list[EnteredT]]
-    """Holds, innermost last; keyed by the statement's frame if another owner may end it, else by its owner. So two
-    threads never change one list at the same time."""
+    _entered: dict[EnteredT, None]
+    """The holds of all open statements, latest last. Each change is one step, so threads need no lock."""
+    _latest: dict[FrameType | Owner | None, EnteredT]
+    """The latest by place, unless a `with` has ended there since; so a search among all is rarely needed."""
 
     def _enter(self, hold: EnteredT, begun: Statement) -> None:
-        """Record the hold that a `with` returned."""
+        """Record the hold that a `with` returned; its place is the frame if another owner may end it there."""
         hold._entered_by = owner = self._runner.owner()
         hold._entered_at = place = begun.frame or owner
         hold._entered_via = begun.via
-        self._entered.setdefault(place, []).append(hold)
+        self._latest[place] = hold
+        self._entered[hold] = None
 
     def _innermost(self, ended: Statement) -> EnteredT | None:
-        """Return the hold of the `with` that ends; None if no `with` acquired what ends here."""
-        holds = _alike(self._entered.get(ended.frame or self._runner.owner(), []), ended)
-        return holds[-1] if holds else self._begun_elsewhere(ended)
+        """Return the hold of the `with` that ends; None if no `with` acquired what ends here.
 
-    def _begun_elsewhere(self, ended: Statement) -> EnteredT | None:
-        """Return the hold that ends if it was entered elsewhere, as by an exit stack that was passed on."""
-        owner, everyone = self._runner.owner(), self._everyone()
+        It may have been entered elsewhere, as by an exit stack that was passed on.
+        """
+        owner = self._runner.owner()
+        for hold in self._entered_here(ended.frame or owner, ended):
+            if hold._is_left_by(owner):
+                return hold
+        everyone = list(self._entered)[::-1]
         mine = [hold for hold in everyone if hold._entered_by is owner]
         others = [hold for hold in everyone if self._may_end(hold)]
         passed_on = [hold for hold in others if hold._entered_via != "with"]
         # Finally those that began otherwise than they end, as by `__enter__()` and `stack.push()`.
-        for holds in _alike(mine, ended), _alike(passed_on, ended), mine, others:
-            if holds:
-                return holds[-1]
-        return None
+        likely = *_alike(mine, ended), *_alike(passed_on, ended), *mine, *others
+        return next((hold for hold in likely if hold._is_left_by(owner)), None)
 
-    def _everyone(self) -> list[EnteredT]:
-        """Return the holds of all open statements, of each place innermost last."""
-        return [hold for holds in list(self._entered.values()) for hold in holds]
+    def _entered_here(self, place: FrameType | Owner | None, ended: Statement) -> list[EnteredT]:
+        """Return the holds that the `with` may have entered at a place, innermost first, or only that one."""
+        latest = self._latest.get(place)
+        if latest is not None and (found := _alike([latest], ended)):
+            return found
+        return _alike((hold for hold in list(self._entered)[::-1] if hold._entered_at is place), ended)
 
     def _may_end(self, hold: EnteredT) -> bool:  # noqa: ARG002  (other kinds ask it)
         """Return whether the owner may end this hold's `with`, which it did not enter.
@@ -141,12 +146,8 @@ class Enterable(ABC, Generic[RunnerT_co, EnteredT]):
     def _forget(self, hold: EnteredT | None) -> None:
         if hold is None or (place := hold._entered_at) is None:
             return
-        holds = self._entered.get(place)
-        if holds is not None:
-            if hold in holds:
-                holds.remove(hold)
-            if not holds:
-                self._entered.pop(place, None)
+        self._entered.pop(hold, None)
+        self._latest.pop(place, None)
         hold._note_released()
         hold._entered_at = None  # else hold and frame would be a cycle
 
@@ -236,9 +237,7 @@ class TaskEnterable(Enterable[AsyncRunner, TaskEnteredT]):
         It may have been entered elsewhere, by a function that fills an exit stack. Any task may close a generator, so
         who closes it tells nothing about which of several holds ends.
         """
-        holds = _alike(self._entered.get(ended.frame, []), ended)
-        if not holds:
-            holds = [hold for hold in _alike(self._everyone(), ended) if hold._entered_via != "with"]
-            if len(holds) > 1:
-                return None
-        return holds[-1] if holds else None
+        if holds := self._entered_here(ended.frame, ended):
+            return holds[0]
+        passed_on = [hold for hold in _alike(list(self._entered), ended) if hold._entered_via != "with"]
+        return passed_on[0] if len(passed_on) == 1 else None

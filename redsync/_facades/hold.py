@@ -24,6 +24,11 @@ class Entered(ABC):
     _entered_at: FrameType | Owner | None = None
     _entered_via = "with"
 
+    def _is_left_by(self, owner: Owner) -> bool:
+        """Return whether the owner ends the `with`: it is the first that asks."""
+        # One step, so that of two owners that end what others entered, each ends another one.
+        return vars(self).setdefault("_left_by", owner) is owner
+
     @abstractmethod
     def _note_released(self) -> None:
         """Record that the `with` is over."""

@@ -66,7 +66,7 @@ class AnyMultiLock(Enterable[RunnerT_co, MultiHoldT], Generic[RunnerT_co, LockT,
         # The first lock's runner provides clock and owners: all clients of one flavour share one clock, and distinguish
         # threads or tasks in the same way.
         self._runner: RunnerT_co = self._locks[0]._runner
-        self._entered = {}
+        self._entered, self._latest = {}, {}
 
     def _checked(self, locks: Sequence[LockT]) -> Sequence[LockT]:
         if not locks:
