@@ -29,8 +29,9 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 try:
-    from fastapi import HTTPException, Request
+    from fastapi import HTTPException
     from fastapi.params import Depends
+    from fastapi.requests import HTTPConnection  # a Request or a WebSocket
 except ImportError as error:  # pragma: no cover
     raise ImportError("redsync.contrib.fastapi needs `pip install redsync-toolkit[fastapi]`") from error
 
@@ -43,17 +44,17 @@ __all__ = ["Redsync"]
 class _Dependency(Depends):
     """A dependency as `redsync.lock(...)`, and also within `Depends(...)`, where FastAPI's default is its scope."""
 
-    def __init__(self, function: Callable[[Request], Any]) -> None:
+    def __init__(self, function: Callable[[HTTPConnection], Any]) -> None:
         super().__init__(function, scope="function")
         # By this name FastAPI finds the signature. The class is frozen.
         object.__setattr__(self, "__wrapped__", function)
 
-    def __call__(self, request: Request) -> Any:
+    def __call__(self, request: HTTPConnection) -> Any:
         assert self.dependency is not None, "it was made of one"
         return self.dependency(request)
 
 
-class Redsync(Guards[Any, Callable[[Request], str]]):
+class Redsync(Guards[Any, Callable[[HTTPConnection], str]]):
     """The client of an application, and the dependencies that use it.
 
     The value of a `lock` is the `AsyncHold`. On a loss, an `async def` function is cancelled at its next `await`.
@@ -102,7 +103,7 @@ class Redsync(Guards[Any, Callable[[Request], str]]):
         return HTTPException(*refusal)
 
     def _lock(self, name: RequestName, options: dict[str, Any], reply: Reply) -> Any:
-        async def held(request: Request) -> AsyncIterator[AsyncHold]:
+        async def held(request: HTTPConnection) -> AsyncIterator[AsyncHold]:
             lock = self.client.get_lock(_filled(name, request), **options)
             with explained(lock.name, reply):
                 async with lock as hold:
@@ -111,7 +112,7 @@ class Redsync(Guards[Any, Callable[[Request], str]]):
         return _Dependency(held)
 
     def _limit(self, name: RequestName, rate: Rates, per: float | None, reply: Reply) -> Any:
-        async def admitted(request: Request) -> None:
+        async def admitted(request: HTTPConnection) -> None:
             limiter = self.client.get_rate_limiter(_filled(name, request), rate, per)
             with explained(limiter.name, reply):
                 if not await limiter.acquire(blocking=False):
@@ -120,5 +121,5 @@ class Redsync(Guards[Any, Callable[[Request], str]]):
         return _Dependency(admitted)
 
 
-def _filled(name: RequestName, request: Request) -> str:
+def _filled(name: RequestName, request: HTTPConnection) -> str:
     return name.of(request.path_params, request.client.host if request.client else None, request)

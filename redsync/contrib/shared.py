@@ -18,9 +18,8 @@ from typing import Any, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from redsync import AcquireTimeout, Client, ConfigurationError, LeaseLostError, QuorumError
 
-__all__ = ["LONGEST", "ErrorReply", "Guards", "LockError", "NameTemplate", "ProcessClient", "RequestName"]
-__all__ += ["UNAVAILABLE", "Rates", "explained", "shortened", "too_many"]
-__all__ += ["check_client", "check_options", "check_seconds"]
+__all__ = ["LONGEST", "UNAVAILABLE", "ErrorReply", "Guards", "LockError", "NameTemplate", "ProcessClient", "Rates"]
+__all__ += ["RequestName", "check_client", "check_options", "check_seconds", "explained", "shortened", "too_many"]
 
 GuardT = TypeVar("GuardT")
 KeyT = TypeVar("KeyT", bound=Callable[..., str])
@@ -106,7 +105,7 @@ def check_seconds(name: str, seconds: Any, *, may_be_0: bool = True) -> None:
 
 
 def check_options(**options: Any) -> None:
-    """Raise TypeError for an option that `Client.get_lock` does not have, or ValueError for a bad number."""
+    """Raise TypeError for an option that `Client.get_lock` does not have, or ValueError for no positive number."""
     inspect.signature(Client.get_lock).bind(None, "name", **options)
     for name, value in options.items():
         if name != "on_lost" and value is not None:
@@ -242,7 +241,7 @@ class Guards(ABC, Generic[GuardT, KeyT]):
 
         Raises:
             ValueError: `name` is not a template or does not use `key`, `busy` is not an error status, or a number of
-                seconds is invalid.
+                seconds is not positive. `get_lock` checks the rest at each request.
             TypeError: `get_lock` has no such option.
         """
         check_seconds("timeout", timeout)
@@ -278,7 +277,8 @@ class Guards(ABC, Generic[GuardT, KeyT]):
             on_outage: "open" admits all requests while too few nodes answer, "closed" none.
 
         Raises:
-            ValueError: `name` is not a template or does not use `key`, `on_outage` is neither, or a rate is invalid.
+            ValueError: `name` is not a template or does not use `key`, `on_outage` is neither, or a rate is not
+                positive. `get_rate_limiter` checks the rest at each request.
         """
         _check_rates(rate, per)
         if on_outage not in ("open", "closed"):

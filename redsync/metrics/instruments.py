@@ -133,7 +133,7 @@ PERMITS: Final = _gauge(
 PERMIT_LIMIT: Final = _gauge(
     "redsync.semaphore.permits.limit",
     "{permit}",
-    "Permits of a semaphore, as known to the latest acquire; the largest number in the group.",
+    "Permits of the semaphore of the group's latest acquire, as known then.",
     "name_group",
 )
 LINE: Final = _gauge(

@@ -165,7 +165,7 @@ class Metrics(observing.Observer):
         record, outcome, hold = event.record, event.outcome, event.hold
         _, group = labels = record.kind, self._groups.of(record.name)
         if record.limit is not None:
-            self._limits[group] = max(record.limit, self._limits.get(group, 0))
+            self._limits[group] = record.limit
         elif record.kind == "rate_limiter" and outcome in _LIMITED:
             self._count(i.LIMITED, (group, _LIMITED[outcome]), record.wanted)
         self._count(i.ATTEMPTS, (*labels, outcome))

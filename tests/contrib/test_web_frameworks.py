@@ -326,6 +326,33 @@ def test_guard_may_stand_within_depends(fastapi_web):
     assert fastapi_web.get("/held").json() == {"lost": False, "name": "held"}
 
 
+def test_guards_of_an_application_hold_for_its_websockets(nodes):
+    redsync = FastapiRedsync(nodes.urls[:3], restart_guard=0.0)
+    limit = redsync.limit("key:{key}", 1, per=60, key=lambda connection: connection.headers[KEY])
+    app = fastapi.FastAPI(dependencies=[limit])
+
+    @app.websocket("/{name}")
+    async def talk(socket: fastapi.WebSocket, hold: Annotated[AsyncHold, redsync.lock("{name}")]):
+        await socket.accept()
+        await socket.send_text(hold.name)
+
+    async def connected():
+        return {"type": "websocket.connect"}
+
+    async def connect():
+        sent = asyncio.Queue()
+        scope = {"type": "websocket", "path": "/talk", "query_string": b"", "headers": [(KEY.lower().encode(), b"ada")]}
+        await app({**scope, "extensions": {"websocket.http.response": {}}}, connected, sent.put)
+        return [await sent.get() for _ in range(2)]
+
+    async def main():
+        async with redsync.lifespan():
+            return [await connect() for _ in range(2)]
+
+    (_, talked), (refused, _) = asyncio.run(main())
+    assert (talked["text"], refused["status"]) == ("talk", 429)
+
+
 def test_bad_configuration_stops_an_application_of_fastapi_at_its_start(monkeypatch):
     monkeypatch.delenv("REDSYNC_URLS", raising=False)
 

@@ -213,11 +213,13 @@ def test_limiter_counts_what_it_admits_and_refuses(ledger, tell):
 
 
 def test_semaphores_report_permits_limit_and_waiters(ledger, tell):
+    former = make_record("pool:1", "semaphore", limit=9)  # before a resize
     record = make_record("pool:1", "semaphore", wanted=2, limit=5)
     client = SimpleNamespaceClient([make_record("pool:1", "semaphore", wanted=3), make_record()])
     ledger.attach(client)
     hold = Hold(count=2)
     hold.name = "pool:1"
+    tell(AcquireEnded(former, "busy"))
     tell(AcquireEnded(record, "won", hold))
     gauges = ledger.gauges()
     assert gauges["redsync.semaphore.permits.used"] == {("pool",): 2}
