@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from redsync import AsyncClient, ClientClosedError, ConfigurationError, LeaseLostError, RedsyncError
+from redsync._core.effects import Signal
 from tests.aio_support import (
     ENDLESS,
     claims,
@@ -87,7 +88,12 @@ async def test_hold_found_lost_in_another_thread_is_lost_in_the_loop(nodes, raw,
     """Like a computation in `asyncio.to_thread` that checks the hold; it touches nothing of the loop's."""
     threads = set()
 
+    def step(life):
+        yield Signal(b"x")
+        return life.stepping
+
     def check(hold):
+        assert not client.runner.run_at_once(step(client.runner.life)), "the loop's own"
         assert hold.remaining() > 10
         hold.check()
         hold._state.valid_until = 0.0

@@ -19,7 +19,7 @@ import logging
 import os
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Final, TypeAlias, TypeVar, assert_never
+from typing import Any, Final, TypeVar, assert_never
 
 from redsync._core.effects import Broadcast, Effect, Notify, Reply, Signal, Steps, Tell, Wait, Wakeup
 from redsync._core.holds import Owner
@@ -34,7 +34,7 @@ from redsync._drivers.notifier import quietly
 from redsync._drivers.requests import Request
 from redsync.exceptions import ClientClosedError, ConfigurationError, LeaseLostError, RedsyncError
 
-__all__ = ["AioCall", "AioLife", "AioRunner", "Perform", "TaskOwners", "TaskScope"]
+__all__ = ["AioCall", "AioLife", "AioRunner", "TaskOwners", "TaskScope"]
 
 T = TypeVar("T")
 
@@ -150,10 +150,6 @@ class AioCall:
             life.idle.set_result(None)
 
 
-Perform: TypeAlias = Callable[[Effect, AioCall], Coroutine[Any, Any, Reply] | None]
-"""Performs an effect; returns what to await for its reply, None if there is none."""
-
-
 class _Dropped(BaseException):
     """Replaces GeneratorExit in a protocol: `yield from` would not pass that on, but close the inner generator."""
 
@@ -263,7 +259,7 @@ class AioLife(AnyLife):
 
     async def _watch(self) -> None:
         runner = self.runner
-        await runner.drive(runner.watchdog(self.session, runner.clock()), AioCall(self), runner.perform)
+        await runner.drive(runner.watchdog(self.session, runner.clock()), AioCall(self))
 
     def _note_ready(self) -> None:
         self.ready = True
@@ -280,7 +276,7 @@ class AioLife(AnyLife):
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([self.idle], timeout=_CLOSE_TIMEOUT + runner.timing.node_timeout)
         try:
-            await runner.drive(runner.shutdown(self.session, runner.clock()), AioCall(self), runner.perform)
+            await runner.drive(runner.shutdown(self.session, runner.clock()), AioCall(self))
         finally:
             self.owners.close()
             await maintenance.stop()
@@ -368,20 +364,20 @@ class AioRunner(AnyRunner[AioLife]):
         life = self.life
         if not life.ready or self.closed or life.loop is not asyncio.get_running_loop():
             life.begin()
-        return self.drive(steps, AioCall(life, awaited=True), self.perform)
+        return self.drive(steps, AioCall(life, awaited=True))
 
     def run_at_once(self, steps: Steps[T]) -> T:
         """Run a protocol that waits for nothing; in another thread, leave its effects to the loop."""
         self.require_open()
         life = self.life
         if life.loop is None or running_loop() is life.loop:
-            return _at_once(self.drive(steps, AioCall(life, awaited=True), self.perform))
-        return _at_once(self.drive(steps, AioCall(life), self._leave_to_loop))
-
-    def _leave_to_loop(self, effect: Effect, call: AioCall) -> Coroutine[Any, Any, Reply] | None:
-        """Let the loop perform an effect that needs no reply."""
-        call.life.post(self.perform, effect, call)
-        return None
+            return _at_once(self.drive(steps, AioCall(life, awaited=True)))
+        try:
+            while True:
+                life.post(self.perform, steps.send(None), AioCall(life))
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
 
     def _contain(self, error: BaseException) -> bool:
         # `sys.exit()` still ends the loop, as in any callback.
@@ -396,7 +392,7 @@ class AioRunner(AnyRunner[AioLife]):
 
     # Driving.
 
-    async def drive(self, steps: Steps[T], call: AioCall, perform: Perform) -> T:
+    async def drive(self, steps: Steps[T], call: AioCall) -> T:
         """Perform the protocol's effects until it returns; return its result or raise its error.
 
         An error of an effect, above all a cancellation, is thrown into the protocol. Then this performs all of the
@@ -420,7 +416,7 @@ class AioRunner(AnyRunner[AioLife]):
                             life.stepping = outer
                             # The error refers to this frame, so this frame must not refer to the error.
                             interruption = None
-                        performing = perform(effect, call)
+                        performing = self.perform(effect, call)
                         reply = None if performing is None else await performing
                 except GeneratorExit:
                     interruption = _Dropped()
@@ -440,7 +436,10 @@ class AioRunner(AnyRunner[AioLife]):
                 call.end()
 
     def perform(self, effect: Effect, call: AioCall) -> Coroutine[Any, Any, Reply] | None:
-        """Perform an effect in the calling task; the client's own task does its work while its watchdog sleeps."""
+        """Perform an effect in the calling task; return what to await for its reply, None if there is none.
+
+        The client's own task does its work while its watchdog sleeps.
+        """
         match effect:
             case Broadcast():
                 return self._broadcast(effect, call)

@@ -234,7 +234,7 @@ class _Strike:
 
 
 @in_loop
-async def test_protocol_is_told_of_an_interruption_between_two_effects(make_client):
+async def test_protocol_is_told_of_an_interruption_between_two_effects(make_client, monkeypatch):
     """Where the driver's loop starts over; a protocol that is not told can't clean up."""
     performed = []
 
@@ -258,8 +258,9 @@ async def test_protocol_is_told_of_an_interruption_between_two_effects(make_clie
     async with make_client() as client:
         before = signal.signal(signal.SIGINT, handler)
         try:
-            with pytest.raises(Interruption):
-                await client.runner.drive(protocol(), aio.AioCall(client.runner.life), perform)
+            with pytest.raises(Interruption), monkeypatch.context() as patch:
+                patch.setattr(client.runner, "perform", perform)
+                await client.runner.drive(protocol(), aio.AioCall(client.runner.life))
         finally:
             signal.signal(signal.SIGINT, before)
     assert performed == [b"work", b"clean up"]

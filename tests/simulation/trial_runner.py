@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from redsync._core.effects import Broadcast, Effect, Notify, Reply, Steps, Tell, Wait, Wakeup
 from redsync._core.quorum import Tally
-from redsync._drivers.aio import AioCall, Perform
+from redsync._drivers.aio import AioCall
 from redsync._drivers.aio_link_sets import AioLinkSet
 from redsync.testing.simulator.machines import Machine
 from redsync.testing.simulator.runner import SimulatedRunner, WatchedLinks, WatchedMaintenance
@@ -115,10 +115,10 @@ class TrialRunner(SimulatedRunner):
             self.sets.throw_away(call)
             raise
 
-    async def drive(self, steps: Steps[T], call: AioCall, perform: Perform) -> T:
+    async def drive(self, steps: Steps[T], call: AioCall) -> T:
         """Run a protocol; then return what it has borrowed."""
         try:
-            return await super().drive(steps, call, perform)
+            return await super().drive(steps, call)
         finally:
             if self.sets is not None:
                 self.sets.take_back(call)
