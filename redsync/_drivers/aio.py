@@ -45,9 +45,6 @@ _OTHER_LOOP = "this client belongs to another event loop, the one that first use
 _CLOSE_TIMEOUT = 2.0
 """Seconds that `close` waits for other tasks to end their calls, besides those for nodes."""
 
-_LAST_CHANCE = 0.03
-"""Seconds that nodes always have to answer, no matter how long the first connections took."""
-
 
 class TaskOwners:
     """The owner of each task. When a task ends, its owner ends too, and `on_ended` is called.
@@ -236,7 +233,7 @@ class AioLife(AnyLife):
             self.task.add_done_callback(self._note_end)
 
     async def await_begun(self, timeout: float | None) -> None:
-        """Wait for the first connections, but no longer than a round would.
+        """Wait for the first connections; if `timeout` is None, for as long as they may take.
 
         Raises:
             ClientClosedError: The client was closed meanwhile.
@@ -471,12 +468,9 @@ class AioRunner(AnyRunner[AioLife]):
         self._links(effect, call).send_soon(Request(effect, None))
 
     async def _broadcast(self, effect: Broadcast, call: AioCall) -> Tally:
-        links, left, clock = self._links(effect, call), effect.timeout, self.clock
+        links, clock = self._links(effect, call), self.clock
         if not call.life.ready:
-            # The first use. Connecting is part of the round, so a caller's timeout holds even if nodes hang.
-            asked_at = clock()
-            await call.life.await_begun(left)
-            left = max(left - (clock() - asked_at), min(left, _LAST_CHANCE))
+            await call.life.await_begun(effect.patience)
         if effect.subscribe is not None:
             call.life.wakeups.subscribe(effect.subscribe, effect.guard)
             call.subscribed.add(effect.subscribe)
@@ -484,7 +478,7 @@ class AioRunner(AnyRunner[AioLife]):
         request = Request(effect, tally)
         if request.make():
             tally.sent_at = clock()
-            await links.send_and_wait(request, tally.sent_at + left, again=call.awaited)
+            await links.send_and_wait(request, tally.sent_at + effect.timeout, again=call.awaited)
             tally = request.tally or tally
             if not request.done:
                 links.close_round(request, f"no answer within {effect.timeout:g} s")

@@ -173,6 +173,7 @@ class Caller:
                 min(self.session.timing.node_timeout, max(timeout, LAST_TRY)),
                 decide=decide,
                 subscribe=self.wake_key if waits else None,
+                patience=max(timeout, LAST_TRY),
             )
         )
         latch.hear(tally)

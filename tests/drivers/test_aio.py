@@ -256,12 +256,13 @@ async def test_protocol_is_told_of_an_interruption_between_two_effects(make_clie
             del strike
 
     async with make_client() as client:
+        monkeypatch.setattr(client.runner, "perform", perform)
         before = signal.signal(signal.SIGINT, handler)
         try:
-            with pytest.raises(Interruption), monkeypatch.context() as patch:
-                patch.setattr(client.runner, "perform", perform)
+            with pytest.raises(Interruption):
                 await client.runner.drive(protocol(), aio.AioCall(client.runner.life))
         finally:
+            monkeypatch.undo()
             signal.signal(signal.SIGINT, before)
     assert performed == [b"work", b"clean up"]
 
