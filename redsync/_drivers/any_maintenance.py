@@ -179,10 +179,7 @@ class NodeRegistry:
                 node.generation += 1  # Last: until then a set may have begun to connect to the former place.
             return True
         if locator.is_decided:
-            problem = (
-                ConfigurationError(locator.conflict) if locator.conflict else ConnectionError(locator.unknown_reason)
-            )
-            self.note_tried(node, self.note_failure(node, problem))
+            self.note_tried(node, locator.unknown_reason)
         self._retry_at[node.index] = now + _LONGEST_PAUSE
         return False
 

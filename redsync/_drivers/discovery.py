@@ -75,12 +75,6 @@ class Report(NamedTuple):
     asked_at: float
 
 
-class Mistake(str):
-    """The answer of a witness that shows an error in the configuration, as text for people."""
-
-    __slots__ = ()
-
-
 class Locator(ABC):
     """The answers of the witnesses about one master.
 
@@ -94,7 +88,6 @@ class Locator(ABC):
         questions: The commands for a witness, sent in one write.
         present: Where the master is; None while unknown.
         unknown_reason: Why it is unknown.
-        conflict: The configuration error that keeps it unknown, according to most witnesses; None if there is none.
         reports: The latest answer of each witness, or why there is none; an empty text before its first one.
         confirmed_at: The time of the earliest question behind the latest majority of answers, in seconds on the
             client's clock.
@@ -109,14 +102,13 @@ class Locator(ABC):
         self.questions: Final = questions
         self.present: Location | None = None
         self.unknown_reason = f"none of the {len(self.witnesses)} {self.WITNESSES} has answered yet"
-        self.conflict: str | None = None
         self.confirmed_at = -math.inf
         self.reports: Final[list[Report | str]] = [""] * len(self.witnesses)
 
     @property
     def is_decided(self) -> bool:
         """True if it is known why it can't be known now where the master is."""
-        return self.conflict is not None or "" not in self.reports
+        return "" not in self.reports
 
     @property
     def needed(self) -> int:
@@ -156,9 +148,7 @@ class Locator(ABC):
         self._conclude()
 
     def _conclude(self) -> None:
-        mistakes = [report for report in self.reports if isinstance(report, Mistake)]
-        self.conflict = mistakes[0] if len(mistakes) > len(self.reports) // 2 else None
-        conclusion = self.conflict or self._conclusion()
+        conclusion = self._conclusion()
         # The reason first: a reader that finds no location then finds the reason.
         self.unknown_reason = conclusion if isinstance(conclusion, str) else ""
         self.present = None if isinstance(conclusion, str) else conclusion
@@ -211,12 +201,7 @@ class SentinelLocator(Locator):
     def _read(self, replies: Sequence[Any], witness: Witness) -> tuple[Location, int] | str:  # noqa: ARG002
         decision, address = replies
         if isinstance(decision, hiredis.ReplyError):
-            if "No such master" not in str(decision):
-                return printable(str(decision))
-            return Mistake(
-                f"the Sentinels know no master named {self.subject!r}: name it as in their `sentinel monitor`, in the "
-                f"URL after the Sentinels: redis+sentinel://host:26379/{self.subject}/0"
-            )
+            return printable(str(decision))
         fields = dict(zip(decision[::2], decision[1::2], strict=True))
         host, port = address
         location = Location(printable(host.decode()), int(port), int(fields[b"config-epoch"]))
@@ -247,16 +232,11 @@ class ClusterLocator(Locator):
     def _read(self, replies: Sequence[Any], witness: Witness) -> tuple[Location, int] | str:
         (reply,) = replies
         if isinstance(reply, hiredis.ReplyError):
-            if "cluster support disabled" not in str(reply):
-                return printable(str(reply))
-            return Mistake("the servers are not a cluster: list each of them as a separate node, redis://host:6379/0")
+            return printable(str(reply))
         known = read_cluster(reply)
         masters = masters_in(known)
         if len(masters) < self._nodes:
-            return Mistake(
-                f"the cluster has too few masters: {len(masters)} have slots, nodes={self._nodes}: each voter needs "
-                f"its own master. Give a smaller odd number of nodes"
-            )
+            return f"knows too few masters for nodes={self._nodes}: {len(masters)} have slots"
         owner = owner_in(masters, self.slot)
         if owner is None:
             return f"no node owns slot {self.slot}"

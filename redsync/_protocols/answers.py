@@ -40,7 +40,7 @@ _AGAIN = re.compile(r"no new grants for ([0-9]+\.[0-9]) s")
 
 _LASTING = (
     *("Protocol error", "does not speak RESP3", "not Redis or Valkey", "unknown command", "DB index"),
-    "CERTIFICATE_VERIFY_FAILED",
+    *("CERTIFICATE_VERIFY_FAILED", "No such master", "cluster support disabled"),
 )
 _PASSING = "certificate has expired", "certificate is not yet valid"
 """In a reason to fail: that it lasts until someone changes the client or the server; that a time mends it after all."""

@@ -20,9 +20,6 @@ def said(place=HERE, epoch=7, replicas=2, **more):
     return reports, [str(report).encode() for report in place]
 
 
-UNKNOWN = hiredis.ReplyError("ERR No such master with that name"), None
-
-
 @pytest.mark.parametrize(("replicas", "needed"), [(0, 0), (1, 1), (2, 1), (3, 2), (4, 2), (5, 3)])
 def test_master_and_acknowledging_replicas_are_a_majority_of_the_group(replicas, needed):
     assert needed_of(replicas) == needed
@@ -95,15 +92,6 @@ def test_one_decision_with_two_outcomes_locates_no_master():
     assert locator.unknown_reason == (
         "the Sentinels disagree, epoch 7 is at 127.0.0.1:6379 and 127.0.0.1:6380: they must belong to the same group"
     )
-
-
-def test_name_that_most_sentinels_do_not_know_is_a_conflict():
-    locator = make()
-    locator.note(0, UNKNOWN, 0.0)
-    assert locator.conflict is None, "one of them may not know it yet"
-    locator.note(1, UNKNOWN, 0.0)
-    assert locator.conflict == locator.unknown_reason
-    assert locator.conflict.startswith("the Sentinels know no master named 'mymaster': name it as in")
 
 
 @pytest.mark.parametrize("known", [3, 4])

@@ -1,11 +1,12 @@
 """Following a master from server to server, for threads: real servers, Sentinels that answer as the test wants."""
 
+import math
 import time
 
 import pytest
 import redis
 
-from redsync import Client, ConfigurationError, QuorumError
+from redsync import Client, QuorumError
 from redsync._core.memory import BIRTH_KEY
 from tests.drivers.conftest import Password
 from tests.support.hostile import Hostile, dribble
@@ -71,9 +72,16 @@ def test_client_goes_on_without_sentinels_but_needs_them_to_reconnect(client, se
         client.get_lock("x").acquire(timeout=0)
 
 
-def test_name_that_no_sentinel_knows_is_refused_at_once():
-    with FakeSentinels() as sentinels, pytest.raises(ConfigurationError, match="Sentinels know no master named"):
-        Client(sentinels.url, lease=LEASE)
+@pytest.mark.asyncio_too
+@pytest.mark.usefixtures("both_flavours")
+def test_name_that_no_sentinel_knows_fails_at_once_until_they_know_it(make_client, servers, eventually):
+    with FakeSentinels() as sentinels:
+        client = make_client(sentinels.url, outage_timeout=math.inf)
+        with pytest.raises(QuorumError, match="No such master with that name"):
+            client.get_lock("x").acquire()
+        sentinels.say(servers.ports[0], 1)
+        eventually(lambda: client.nodes()[0].state == "up")
+        assert client.get_lock("x").acquire(blocking=False)
 
 
 def test_sentinel_that_answers_without_end_is_asked_over_another_connection(eventually):

@@ -113,6 +113,7 @@ LASTING = [
     *("answers HELLO with b'OK': it does not speak RESP3", "it is not Redis or Valkey ('')"),
     *('Protocol error, got "H" as reply type byte', CERTIFICATE("self-signed certificate")),
     SENTINELS("ERR unknown command 'SENTINEL'", "NOAUTH Authentication required."),
+    SENTINELS("ERR No such master with that name", "ERR This instance has cluster support disabled"),
 ]
 PASSING = [
     *("Connection refused", "timed out", "LOADING Redis is loading the dataset in memory"),
