@@ -167,7 +167,7 @@ class HoldsRenewed(NamedTuple):
     """The client asked the nodes to renew holds.
 
     Attributes:
-        left: The holds that a quorum confirmed, with the share of the lease that each had left when the answers came.
+        left: The confirmed holds, with the share that was left of its lease; after a hand-over, of that shorter time.
     """
 
     left: dict[HoldState, float]

@@ -112,7 +112,7 @@ def renew(session: Session, leases: dict[HoldState, float]) -> Steps[tuple[list[
     for state, reason in lost:
         yield from lose(state, reason)
     if ends:
-        yield from notify(HoldsRenewed({state: (ends[state] - tally.at) / state.lease for state in confirmed}))
+        yield from notify(HoldsRenewed({s: (ends[s] - tally.at) / min(s.lease, ends[s] - s.since) for s in confirmed}))
     return confirmed, tally
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from redsync._core.client_records import ClientRecord, told_claim
 from redsync._core.holds import HoldTable
-from redsync._core.observing import HoldOrphaned, WatchdogWoke
+from redsync._core.observing import HoldOrphaned, HoldsRenewed, WatchdogWoke
 from redsync._protocols.holding import lose, wait_end
 from redsync._protocols.mutex import MUTEX
 from redsync._protocols.watchdog import shutdown
@@ -32,6 +32,17 @@ def test_first_renewal_repairs_a_hold_on_no_more_than_a_quorum_and_the_next_one_
     toy.run_watchdog(lambda command: toy.codes(OURS, OURS, OURS, REPAIRED, REPAIRED), sleeps=3)
     assert [tally.sent_at for tally in toy.tallies[1:]] == pytest.approx([1000.5, 1010.5], abs=0.02)
     assert state.valid(toy.now)
+
+
+@pytest.mark.parametrize("lasts", [29.7, 3.0])
+def test_first_renewal_tells_the_share_left_of_what_the_claim_lasts(toy, lasts):
+    """A claim handed over lasts only as long as its place in the queue."""
+    toy.session.observed = True
+    state = toy.take()
+    state.valid_until = state.since + lasts
+    toy.run_watchdog(lambda command: toy.codes(*[OURS] * 5), sleeps=2)
+    (left,) = [event.left[state] for event in toy.events if isinstance(event, HoldsRenewed)]
+    assert left == pytest.approx(1 - 0.5 / lasts, abs=0.02)
 
 
 # Owners that have ended.
