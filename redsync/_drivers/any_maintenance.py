@@ -3,10 +3,10 @@
 It makes the first connections, reconnects nodes with growing pauses, finds out what they remember, delivers pending
 releases, looks for nodes that owe replies, and reports changes of nodes' states.
 
-It also asks the witnesses of nodes without a fixed address where their servers are. Each witness has a thread, or a
-task, because a silent one must not delay the others. A message about a failover could be lost, so they are asked twice
-a second, which costs a witness a few microseconds. So a client follows a failover at most half a second after a
-majority of the witnesses reports it.
+It also asks the witnesses of nodes without a fixed address where their servers are. Each witness of a group or cluster
+has a thread, or a task, because a silent one must not delay the others. A message about a failover could be lost, so
+they are asked twice a second, which costs a witness a few microseconds. So a client follows a failover at most half a
+second after a majority of the witnesses reports it.
 
 The steps are generators (`Work`). Each yields the instant until which to read what comes, and gets the instant before
 which everything that had arrived was read. `maintenance` drives them in a thread and `aio_maintenance` in a task.
@@ -94,9 +94,9 @@ SetT = TypeVar("SetT", bound=AnyLinkSet)
 
 
 class WitnessPoll(NamedTuple):
-    """A node, what is known about its server, and the index of the witness to ask."""
+    """Nodes and what is known about their servers, the locator that asks for all, and the index of their witness."""
 
-    node: Node
+    watched: Sequence[tuple[Node, Locator]]
     locator: Locator
     witness: int
 
@@ -439,11 +439,14 @@ class AnyMaintenance(ABC, Generic[SetT]):
         self._stopping = self._alarmed = False
         self._connecting: dict[int, Any] = {}  # by node
         self._registry: Final = NodeRegistry(life, own, TIMEOUTS * self.connect_timeout, self.wake)
+        watched: dict[object, list[tuple[Node, Locator]]] = {}
+        for node in self._nodes:
+            if (locator := node.locator) is not None:
+                watched.setdefault((locator.witnesses, locator.questions), []).append((node, locator))
         self._polls: Final = [
-            WitnessPoll(node, node.locator, index)
-            for node in self._nodes
-            if node.locator is not None
-            for index in range(len(node.locator.witnesses))
+            WitnessPoll(each, each[0][1], index)
+            for each in watched.values()
+            for index in range(len(each[0][1].witnesses))
         ]
 
     # The differences between the flavours.
@@ -591,17 +594,16 @@ class AnyMaintenance(ABC, Generic[SetT]):
 
     def _reason_of(self, poll: WitnessPoll, error: BaseException) -> str:
         """Return why a witness can't be asked."""
-        _, locator, index = poll
-        return reason_of(error, locator.witnesses[index].address, locator.reports[index])
+        return reason_of(error, poll.locator.witnesses[poll.witness].address, poll.locator.reports[poll.witness])
 
     def _note_answer(self, poll: WitnessPoll, answer: Sequence[Any] | str, asked_at: float) -> None:
-        """Record the replies of a witness, or why it can't be asked; connect its node if that is news."""
-        node, locator, index = poll
-        before = locator.present, locator.unknown_reason
-        if isinstance(answer, str):
-            locator.note_failure(index, answer)
-        else:
-            locator.note(index, answer, asked_at)
-        if (locator.present, locator.unknown_reason) != before or node.moved() is not None:
-            self._registry.move(node)
-            self.wake()
+        """Record the replies of a witness, or why it can't be asked; connect the nodes for which that is news."""
+        for node, locator in poll.watched:
+            before = locator.present, locator.unknown_reason
+            if isinstance(answer, str):
+                locator.note_failure(poll.witness, answer)
+            else:
+                locator.note(poll.witness, answer, asked_at)
+            if (locator.present, locator.unknown_reason) != before or node.moved() is not None:
+                self._registry.move(node)
+                self.wake()

@@ -1,6 +1,7 @@
 """Following a master from server to server, for threads: real servers, Sentinels that answer as the test wants."""
 
 import math
+import threading
 import time
 
 import pytest
@@ -93,6 +94,15 @@ def test_sentinel_that_answers_without_end_is_asked_over_another_connection(even
 
     with Hostile(answer) as one, Client(f"redis+sentinel://127.0.0.1:{one.port}/mymaster", node_timeout=0.1):
         eventually(lambda: len(asked) > 1)
+
+
+def test_witness_of_several_voters_is_asked_once_for_all(eventually):
+    with (
+        Hostile(lambda _: [b"-ERR so it answers\r\n"]) as one,
+        Client(f"redis+cluster://127.0.0.1:{one.port}?nodes=3", node_timeout=0.1) as client,
+    ):
+        assert [thread.name for thread in threading.enumerate()].count(f"redsync-watch-127.0.0.1:{one.port}") == 1
+        eventually(lambda: all("so it answers" in (node.last_error or "") for node in client.nodes()))
 
 
 def test_replica_is_not_mistaken_for_the_master(client, sentinels, servers, eventually):
