@@ -16,7 +16,7 @@ from redsync.testing.simulator.trace_events import Faulted
 from tests.simulation.checks import OF_GROUPS, Order
 from tests.simulation.topologies import world_for
 from tests.simulation.trial import Trial
-from tests.simulation.trial_faults import LatePushes, TrialNemesis
+from tests.simulation.trial_faults import LatePushes, Rewinds, TrialNemesis
 from tests.simulation.workload import Workload
 
 _FAULTS_UNTIL = 9.0
@@ -235,12 +235,13 @@ def simulate(
         lasting=shape.lasting,
         beyond=shape.beyond,
         outlasting=shape.long,
-        rewinding=shape.rewinding,
         wire=shape.every if sim.random_for("wired").random() < _WIRE else None,
     )
     with _no_logs(), sim:
         workload.start()
         nemesis.start()
+        if shape.rewinding is not None:
+            Rewinds(sim, until=shape.until, every=shape.rewinding, lasting=shape.lasting).start()
         if several > 1:
             LatePushes(sim, until=shape.until, every=shape.every / 4, lasting=shape.lasting).start()
         sim.world.start_faults(until=shape.until, every=failing_over, lasting=shape.lasting)

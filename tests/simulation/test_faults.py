@@ -11,6 +11,7 @@ from redsync.testing.simulator.faults import Nemesis
 from redsync.testing.simulator.trace_events import Executed, Faulted
 from tests.simulation.checks.base import who
 from tests.simulation.trial import Trial
+from tests.simulation.trial_faults import Rewinds
 
 
 async def hold_one_after_the_other(client):
@@ -20,19 +21,19 @@ async def hold_one_after_the_other(client):
                 await asyncio.sleep(0.5)
 
 
-def run_with(**faults):
+def run_with(injector, **faults):
     """Let two programs run under faults of one sort, and return the simulation."""
     with Trial(1, lease=2.0, restart_guard=0.0) as sim:
         for name in "ab":
             machine = sim.machine(name)
             machine.start(hold_one_after_the_other(machine.client(prefix=name)))
-        Nemesis(sim, until=8.0, every=1e9, **faults).start()
+        injector(sim, until=8.0, **faults).start()
         sim.run()
     return sim
 
 
 def test_nodes_that_rewind_have_forgotten_holds():
-    sim = run_with(rewinding=0.5)
+    sim = run_with(Rewinds, every=0.5, lasting=2.0)
     executed = [event for event in sim.trace.events if isinstance(event, Executed)]
     granted = {(each.node, each.args[0]) for each in executed if (each.script, each.reply) == ("lock_acquire", 1)}
     missing = ("lock_release", 0), ("lock_renew", [1])
@@ -43,7 +44,7 @@ def test_nodes_that_rewind_have_forgotten_holds():
 
 
 def test_faults_of_the_wire_happen_on_request_and_end():
-    sim = run_with(wire=0.05)
+    sim = run_with(Nemesis, every=1e9, wire=0.05)
     happened = [event for event in sim.trace.events if isinstance(event, Faulted)]
     assert {each.kind for each in happened} >= {"node scripts", "node ignore", "node kick", "tear", "room"}
     assert {word for each in happened for word in each.text.split()} >= {"MOVED", "CLUSTERDOWN"}

@@ -6,10 +6,6 @@ ends them all, so that the rest of the run shows whether programs recover.
 Faults of the wire come in addition. Nodes forget their scripts, redirect to another node, end clients' connections, and
 never answer new ones. Connections end in the middle of a command or a reply, and machines accept a few hundred bytes at
 a time.
-
-Older data needs a separate fault, because the data that a node loses by chance is mostly outdated, or known to enough
-other nodes. So nodes *rewind*: some that have just granted or learned something, mostly a quorum of them, soon come
-back with data from just before that, one by one or all at once. Nodes that trusted their records would grant it again.
 """
 
 from __future__ import annotations
@@ -17,10 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
-
-from redsync._core.quorum import quorum_of
-from redsync.testing.simulator.trace_events import Executed
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from redsync.testing.simulator.machines import Machine
@@ -31,12 +24,6 @@ __all__ = ["Injector", "Nemesis"]
 
 _WITHIN = 0.0049
 """How far a clock's rate may be off: no two clocks differ by more than the default `drift_factor` of 1 %."""
-
-_LOOKED_THROUGH = 2000
-"""The number of latest events that are searched for grants."""
-
-_LATEST = 6
-"""The number of latest grants among which the one to forget is chosen."""
 
 _NARROW = (150, 300, 900)
 """Bytes of a connection that a machine keeps for a while: a few commands, or half of one. If it never kept more, no
@@ -107,7 +94,6 @@ class Nemesis(Injector):
         until: The instant of true time at which all faults end.
         every: The mean pause in seconds between two faults.
         lasting: The longest duration of a fault, in seconds; a lease or two.
-        rewinding: The mean pause in seconds between two rewinds of nodes, in addition to other faults; None for none.
         wire: The mean pause in seconds between two faults of the wire, in addition to other faults; None for none.
     """
 
@@ -123,13 +109,10 @@ class Nemesis(Injector):
         until: float,
         every: float = 1.0,
         lasting: float = 4.0,
-        rewinding: float | None = None,
         wire: float | None = None,
     ) -> None:
         super().__init__(sim, "faults", until=until, every=every, lasting=lasting)
-        self._rewinding: Final = rewinding
         self._wire: Final = None if wire is None else _WireFaults(sim, until=until, every=wire, lasting=lasting)
-        self._rewinds: Final = sim.random_for("rewinds")
         self._flushed_at = -float("inf")
 
     def _weighted(self) -> list[tuple[int, Callable[..., object]]]:
@@ -150,8 +133,6 @@ class Nemesis(Injector):
     def start(self) -> None:
         """Begin to cause faults."""
         super().start()
-        if self._rewinding is not None:
-            self._wait_to_rewind(self._rewinding)
         if self._wire is not None:
             self._wire.start()
 
@@ -223,53 +204,6 @@ class Nemesis(Injector):
             self._flushed_at = self._sim.now
             self._node().flush()
 
-    # Older data.
-
-    def _wait_to_rewind(self, every: float) -> None:
-        self._sim.timeline.after(self._rewinds.expovariate(1 / every), self._rewind, every)
-
-    def _rewind(self, every: float) -> None:
-        if self._sim.now >= self._until:
-            return
-        rng, grants = self._rewinds, self._latest_grants()
-        if grants:
-            given_at = grants[-1] if rng.random() < 0.5 else rng.choice(grants)
-            quorum = quorum_of(len(self._sim.nodes))
-            count = min(rng.choice([1, quorum, quorum, quorum, len(given_at)]), len(given_at))
-            chosen, apart = rng.sample(sorted(given_at), count), rng.choice([0.0, 0.0, 0.02, 0.2])
-            for i, node in enumerate(chosen):
-                self._sim.timeline.after(i * apart, self._go_back, self._sim.nodes[node], given_at[node])
-            if rng.random() < 0.5:
-                # The nodes that remember have no vote for a while.
-                for other in self._sim.nodes:
-                    if other.index not in chosen:
-                        other.hang()
-                        self._sim.timeline.after(rng.random(), other.resume)
-        self._wait_to_rewind(every)
-
-    def _go_back(self, node: VirtualNode, before: float) -> None:
-        if node.state in {"up", "hung"} and self._sim.now < self._until:
-            node.crash()
-            lost = self._sim.now - before + 1e-9  # else rounding could keep what was executed at that instant
-            self._sim.timeline.after(0.05 * self._rewinds.random(), partial(node.restart, lost=lost))
-
-    def _latest_grants(self) -> list[dict[int, float]]:
-        """Return, for each of the latest unreleased grants, which nodes granted it and when; the latest last."""
-        told: dict[tuple[int, str, bytes], Any] = {}
-        grants: dict[tuple[object, ...], dict[int, float]] = {}
-        for event in self._sim.trace.events[-_LOOKED_THROUGH:]:
-            if not isinstance(event, Executed) or not event.keys:
-                continue
-            node, script, key, args = event.node, event.script, event.keys[0], event.args
-            if script.endswith(("_release", "_abandon")):
-                grants.pop((key, *args[:1]), None)
-            elif _grants(event, told.get((node, script, key))):
-                # The same claim may be requested several times, with different arguments.
-                grant = (key, *args[:1]) if script.endswith("_acquire") else (script, key, *args)
-                grants.setdefault(grant, {}).setdefault(node, event.at)
-            told[node, script, key] = event.reply
-        return sorted(grants.values(), key=lambda given_at: max(given_at.values()))[-_LATEST:]
-
     # Machines.
 
     def _pause_machine(self) -> None:
@@ -297,18 +231,6 @@ class Nemesis(Injector):
             self._node().jump(-self._lasting * self._rng.random())
         elif (machine := self._machine()) is not None:
             machine.jump(self._lasting * self._rng.random())
-
-
-def _grants(executed: Executed, before: object) -> bool:
-    """Return whether a node granted or learned something: compares its reply with its previous one to the same call."""
-    script, reply = executed.script, executed.reply
-    if script.endswith("_acquire"):
-        first = reply[0] if reply.__class__ is list else reply
-        return first == 1 or first.__class__ is bytes
-    if script == "latch_exchange":
-        # A new generation. Count-downs don't count here: one is no longer certain if a majority forgets.
-        return reply.__class__ is list and (before.__class__ is not list or reply[0] != before[0])
-    return script == "semaphore_inspect" and reply.__class__ is before.__class__ is list and reply[0] > before[0]
 
 
 class _WireFaults(Injector):
