@@ -40,12 +40,25 @@ def test_asyncio_works_unchanged(sim, machine):
             async with asyncio.timeout(2.0):
                 await asyncio.Event().wait()
         seen += await asyncio.gather(asyncio.sleep(1.0, "a"), asyncio.sleep(0.5, "b"))
+
+        async def generate():
+            try:
+                yield "c"
+                yield "d"
+            finally:
+                await asyncio.sleep(0.5)
+                seen.append("closed")
+
+        async for item in generate():
+            seen.append(item)
+            break
+        await asyncio.sleep(1.0)
         return seen
 
     task = machine.start(program())
     sim.run()
-    assert task.result() == [0, 1, 2, "a", "b"]
-    assert sim.now == pytest.approx(6.0)
+    assert task.result() == [0, 1, 2, "a", "b", "c", "closed"]
+    assert sim.now == pytest.approx(7.0)
 
 
 def test_simulation_inside_a_running_loop_is_refused_and_leaves_that_one_running(sim, machine):

@@ -18,8 +18,10 @@ import contextvars
 import heapq
 import itertools
 import math
+import sys
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Iterable
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, TypeAlias, TypeVar
 
 from redsync.exceptions import RedsyncError
@@ -182,8 +184,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._stopping = False
         if asyncio._get_running_loop() is not None:
             raise RuntimeError("a simulation has its own event loop: run it outside of coroutines")
-        asyncio._set_running_loop(self)
-        try:
+        with self._running():
             while not self._stopping:
                 if busy:
                     steps += 1
@@ -206,8 +207,22 @@ class VirtualLoop(asyncio.AbstractEventLoop):
                 else:
                     self._deliver(host, action, args)
             return True
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        """Be the running loop of this thread, which closes forgotten asynchronous generators."""
+        outer, hooks = asyncio._get_running_loop(), sys.get_asyncgen_hooks()
+        asyncio._set_running_loop(self)
+        sys.set_asyncgen_hooks(finalizer=self._close_generator)
+        try:
+            yield
         finally:
-            asyncio._set_running_loop(None)
+            asyncio._set_running_loop(outer)
+            sys.set_asyncgen_hooks(*hooks)
+
+    def _close_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
+        if not self._closed:
+            self.call_soon(self.create_task, generator.aclose())
 
     def _run_one(self, host: Host) -> None:
         handle = host.ready.popleft()
@@ -293,15 +308,13 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             if task.host.paused:
                 self.resume(task.host)
             task.cancel()
-        outer = asyncio._get_running_loop()
-        asyncio._set_running_loop(self)
+        left = _LAST_CALLBACKS
         try:
-            left = _LAST_CALLBACKS
-            while self._busy and left:
-                left -= 1
-                self._run_one(self._busy[0])
+            with self._running():
+                while self._busy and left:
+                    left -= 1
+                    self._run_one(self._busy[0])
         finally:
-            asyncio._set_running_loop(outer)
             self._closed = True
 
     # The interface that asyncio demands of a loop.
