@@ -35,6 +35,39 @@ def test_values_are_set_and_got_on_one_node_only(sim, machine, protocol):
     assert sim.nodes[1].store.peek(b"key") is None
 
 
+@pytest.mark.parametrize("options", [{"protocol": 2}, {}])
+def test_replies_are_those_of_a_real_node(sim, machine, nodes, options):
+    """With redis-py's own default protocol, too."""
+
+    async def ask(one):
+        await one.flushall()
+        await one.zadd("scores", {"half": 2.5, "huge": 1e300})
+        await one.hset("hash", "field", "value")
+        replies = [
+            await one.zscore("scores", "half"),
+            await one.zscore("scores", "none"),
+            await one.zrange("scores", 0, -1),
+            await one.zrange("scores", 0, -1, withscores=True),
+            await one.zrangebyscore("scores", 0, "inf", start=0, num=1, withscores=True),
+            await one.hgetall("hash"),
+            [sorted((await one.scan(**which))[1]) for which in ({}, {"match": "s*", "count": 9})],
+        ]
+        for words in ("SCAN", 0, "odd"), ("EVAL", "return 1"), *(("EVAL", "return 1", count) for count in ("x", 1, -1)):
+            with pytest.raises(exceptions.ResponseError):
+                await one.execute_command(*words)
+        return replies
+
+    async def program():
+        async with client(**options) as one:
+            return await ask(one)
+
+    async def really():
+        async with redis.asyncio.Redis(port=nodes.ports[0], **options) as one:
+            return await ask(one)
+
+    assert run(sim, machine, program()) == asyncio.run(really())
+
+
 def test_timeouts_end_commands_that_a_partition_holds(sim, machine):
     async def program():
         ended = []
@@ -67,6 +100,31 @@ def test_client_learns_of_the_crash_and_the_next_command_connects_again(sim, mac
             return await one.get("key")
 
     assert run(sim, machine, program()) == b"value"
+
+
+def test_writes_are_lost_with_the_last_seconds_and_refused_by_a_node_in_trouble(sim, machine):
+    async def program():
+        async with client() as one:
+            await one.set("key", "value")
+            await asyncio.sleep(1.0)
+            await one.flushall()
+            await one.set("late", "value")
+            found = []
+            for lost in (0.0, 0.5, 5.0):
+                sim.nodes[0].crash()
+                with pytest.raises(exceptions.ConnectionError):
+                    await one.ping()
+                sim.nodes[0].restart(lost=lost)
+                found.append((await one.scan())[1])
+            for code in ("READONLY", "MISCONF", "NOREPLICAS", "OOM"):
+                sim.nodes[0].refuse(code)
+                with pytest.raises(exceptions.ResponseError, match="the node is in trouble"):
+                    await one.set("key", "value")
+                assert await one.get("key") is None
+            await one.flushall()  # needs no memory
+            return found
+
+    assert run(sim, machine, program()) == [[b"late"], [b"key"], []]
 
 
 def test_streams_of_asyncio_read_and_write(sim, machine):

@@ -43,8 +43,20 @@ _NONE = Status(b"none")
 
 def scan(store: Store, _cursor: bytes, *options: bytes) -> list[bytes | list[bytes]]:
     """Return all keys at once; a backslash in the pattern stands for itself."""
-    pattern = dict(zip(options[::2], options[1::2], strict=True))[b"match"]
+    named = dict(zip((name.lower() for name in options[::2]), options[1::2], strict=False))
+    if len(options) % 2 or named.keys() - {b"match", b"count"}:
+        raise CommandError(_SYNTAX_ERROR)
+    pattern = named.get(b"match", b"*")
     return [b"0", [key for key in store.copy() if store.find(key) and fnmatchcase(key, pattern)]]
+
+
+def flushall(store: Store, *_options: bytes) -> Status:
+    store.flush()
+    return _OK
+
+
+def flushdb(store: Store, *options: bytes) -> Status:
+    return flushall(store, *options)
 
 
 def exists(store: Store, *keys: bytes) -> int:
@@ -382,7 +394,7 @@ def spublish(store: Store, channel: bytes, message: bytes) -> int:
 COMMANDS: dict[bytes, Command] = {
     function.__name__.rstrip("_").encode(): function
     for function in (
-        *(scan, exists, del_, type_, pttl, ttl, pexpire, expire, pexpireat),
+        *(scan, flushall, flushdb, exists, del_, type_, pttl, ttl, pexpire, expire, pexpireat),
         *(get, set_, setnx, incr, incrby, getbit, setbit, bitcount),
         *(hget, hset, hmget, hdel, hexists, hkeys, hgetall, hlen, hincrby),
         *(zadd, zrem, zcard, zscore, zrank, zcount),

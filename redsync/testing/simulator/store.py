@@ -143,12 +143,12 @@ V = TypeVar("V", bytes, Hash, SortedSet)
 _GROWING = frozenset(b"set setnx incr incrby setbit hset hincrby zadd".split())
 """Commands that nodes refuse when they are out of memory."""
 
-_WRITING = _GROWING | frozenset(b"del pexpire expire pexpireat hdel zrem zremrangebyscore".split())
+_WRITING = _GROWING | frozenset(b"del pexpire expire pexpireat hdel zrem zremrangebyscore flushall flushdb".split())
 """Commands that nodes refuse when they can't write."""
 
 
 class WriteRefusal:
-    """The reason why a node lets no script write: it can't save its data, it is a replica, or it is out of memory.
+    """The reason why a node refuses writes: it can't save its data, it is a replica, or it is out of memory.
 
     A node out of memory still executes commands that need no memory, and all that a script does after its first write.
     """
@@ -159,11 +159,11 @@ class WriteRefusal:
         self._written = False
 
     def begin(self) -> None:
-        """Let a script begin."""
+        """Let a script or a single command begin."""
         self._written = False
 
     def look_at(self, name: bytes) -> None:
-        """Check that a script may execute a command.
+        """Check that a command may be executed.
 
         Raises:
             CommandError: It may not.
@@ -192,7 +192,7 @@ class Store:
         run_id: The identity of the process.
         now_us: The instant that commands see, in microseconds.
         now_ms: The same in whole milliseconds.
-        refusal: The reason why scripts can't write; None if they can.
+        refusal: The reason why it refuses writes; None if it executes them.
     """
 
     def __init__(self, clock: Callable[[], float], publish: Callable[[bytes, bytes], int] = lambda *_: 0) -> None:

@@ -1,7 +1,7 @@
 """Virtual nodes: servers that execute the shipped scripts, crash, hang, forget, and have their own clocks.
 
 A hung node buffers messages and executes them when it resumes: in order for each connection, in any order between
-connections. A node in trouble answers errors, as real nodes do: either to all commands, or only to scripts that write.
+connections. A node in trouble answers errors, as real nodes do: either to all commands, or only to writes.
 
 A node that is down refuses connections; a dark one does not even do that. It comes back as another process: with its
 data, without, or with older data from a snapshot or an append-only file that lost its end. Keys expire by its clock,
@@ -26,7 +26,7 @@ from redsync.testing.simulator.commands import COMMANDS
 from redsync.testing.simulator.loop import Clock
 from redsync.testing.simulator.network import ACCEPTED, CONNECT, Connection, Mark
 from redsync.testing.simulator.scripting import run_script, script_of
-from redsync.testing.simulator.store import CommandError, Entry, Status, Store, WriteRefusal
+from redsync.testing.simulator.store import CommandError, Entry, Status, Store, WriteRefusal, format_score
 from redsync.testing.simulator.trace_events import Executed, Faulted, Refused
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ _UNKEYED: Final = frozenset(
     {b"AUTH", b"HELLO", b"RESET", b"SELECT", b"INFO", b"CLIENT", b"SUBSCRIBE", b"UNSUBSCRIBE", b"PING", b"SCRIPT"}
 )
 """Commands without keys, for which no other node could be responsible (MOVED, CLUSTERDOWN)."""
+
+_SCRIPTS: Final = frozenset({b"EVAL", b"EVALSHA"})
 
 _NOT_KNOWN: Final = hiredis.ReplyError("NOSCRIPT No matching script. Please use EVAL.")
 
@@ -118,6 +120,8 @@ class Session:
             if name == b"EVALSHA":
                 node.note_refused(self, sent, refusal)
             return refusal
+        if name in _SCRIPTS and not (len(words) > 2 and words[2].isdigit() and int(words[2]) <= len(words) - 3):
+            return hiredis.ReplyError("ERR invalid number of keys")
         if name == b"EVALSHA":
             script = node.scripts.get(words[1].lower())
             return _NOT_KNOWN if script is None else node.execute(self, script, words, sent)
@@ -141,7 +145,12 @@ class Session:
             if command is None:
                 return hiredis.ReplyError(f"ERR unknown command '{words[0].decode(errors='replace')}'")
             store.read_clock()
-            return command(store, *words[1:])
+            self._node.keep_state()
+            if store.refusal is not None:
+                store.refusal.begin()
+                store.refusal.look_at(name)
+            reply = command(store, *words[1:])
+            return _in_resp3(name, words, reply) if self._resp == 3 else reply
         except CommandError as error:
             return hiredis.ReplyError(str(error))
         except TypeError:
@@ -192,15 +201,6 @@ class Session:
             self.push(b"unsubscribe", channel, len(self.channels))
         return NOTHING
 
-    def _flushall(self, *_options: bytes) -> Any:
-        self._node.store.flush()
-        return Status(b"OK")
-
-    def _hgetall(self, key: bytes) -> Any:
-        self._node.store.read_clock()
-        words: Any = COMMANDS[b"hgetall"](self._node.store, key)
-        return dict(zip(words[::2], words[1::2], strict=True)) if self._resp == 3 else words
-
 
 _HANDLERS: Final[dict[bytes, Callable[..., Any]]] = {
     b"HELLO": Session._hello,
@@ -212,10 +212,18 @@ _HANDLERS: Final[dict[bytes, Callable[..., Any]]] = {
     b"UNSUBSCRIBE": Session._unsubscribe,
     b"INFO": lambda session, *_: session._node.describe(),
     b"PING": lambda _, *words: words[0] if words else Status(b"PONG"),
-    b"FLUSHALL": Session._flushall,
-    b"FLUSHDB": Session._flushall,
-    b"HGETALL": Session._hgetall,
 }
+
+
+def _in_resp3(name: bytes, words: list[bytes], reply: Any) -> Any:
+    """Return a command's reply in the form that it has in RESP 3: with maps, pairs, and scores as numbers."""
+    if name == b"ZSCORE" and reply is not None:
+        return float(reply)
+    scored = name in {b"ZRANGE", b"ZRANGEBYSCORE"} and b"WITHSCORES" in [word.upper() for word in words[4:]]
+    if name != b"HGETALL" and not scored:
+        return reply
+    pairs = zip(reply[::2], reply[1::2], strict=True)
+    return [[member, float(score)] for member, score in pairs] if scored else dict(pairs)
 
 
 def encode(reply: Any, resp: int) -> bytes:
@@ -231,6 +239,8 @@ def encode(reply: Any, resp: int) -> bytes:
         return b"_\r\n" if resp == 3 else b"$-1\r\n"
     if kind is Status:
         return b"+%b\r\n" % reply
+    if kind is float:
+        return b",%b\r\n" % format_score(reply)
     if kind is dict:
         return b"%%%d\r\n" % len(reply) + b"".join([encode(word, resp) for pair in reply.items() for word in pair])
     assert isinstance(reply, hiredis.ReplyError), "no other type of reply exists"
@@ -332,10 +342,14 @@ class VirtualNode:
         self.scripts[script.sha] = script
         return script
 
+    def keep_state(self) -> None:
+        """Keep the present state, for a restart with older data."""
+        self._states.append((self._sim.now, self.store.copy()))
+
     def execute(self, session: Session, script: Script, words: Sequence[bytes], sent: Request | None) -> Any:
         """Execute a script, and return its reply."""
         at = self._sim.now
-        self._states.append((at, self.store.copy()))  # for a restart with older data
+        self.keep_state()
         split = 3 + int(words[2])
         keys: tuple[bytes, ...] = tuple(words[3:split])
         args: tuple[bytes | int, ...] = tuple(words[split:])
@@ -466,7 +480,7 @@ class VirtualNode:
         """Answer errors from now on.
 
         "BUSY" and "LOADING" refuse the commands that real servers refuse then; "MOVED" and "CLUSTERDOWN" refuse
-        commands with keys; any other code refuses scripts that write.
+        commands with keys; any other code refuses writes.
         """
         self._note("refuse", f"answers {code}")
         everything = code in {"BUSY", "LOADING", "MOVED", "CLUSTERDOWN"}
