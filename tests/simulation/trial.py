@@ -167,7 +167,7 @@ class Trial(Simulation):
             route.there.blocked = route.back.blocked = True
 
     def saw(self, event: TraceEvent) -> None:
-        """Record a event, and let the checkers look."""
+        """Record an event, and let the checkers look."""
         if event.__class__ is Faulted:
             self.fault_free.stir()
         super().saw(event)

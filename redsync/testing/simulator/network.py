@@ -2,7 +2,7 @@
 
 `VirtualTransport` is a machine's end of a connection: it does what asyncio's transports do, for asyncio's streams and
 their replacements. Bytes that the machine does not accept wait in the transport, which asks the protocol to pause;
-received bytes never do. The transport reports the end to the protocol once.
+received bytes never wait. The transport reports the end to the protocol once.
 
 A connection carries bytes in order, in each direction; between connections there is no order. Bytes sent at once may
 arrive in pieces, and the connection may end between two of them. As with TCP, nothing is lost without the connection's

@@ -67,7 +67,7 @@ class Checker:
         self._looked = 0.0
 
     def see(self, event: Any) -> str | None:  # noqa: ARG002  (for those that watch)
-        """Look at a event; return a complaint, or None."""
+        """Look at an event; return a complaint, or None."""
         return None
 
     def look(self) -> Iterable[str]:
@@ -386,13 +386,13 @@ class Simulation:
     # Observing.
 
     def saw(self, event: TraceEvent) -> None:
-        """Record a event, and let the checkers look."""
+        """Record an event, and let the checkers look."""
         if not self._over:
             self.trace.add(event)
             self.show(event)
 
     def show(self, event: object) -> None:
-        """Let the checkers look at a event that the trace need not have."""
+        """Let the checkers look at an event that the trace need not have."""
         for promise, see in () if self._over else self._watching.get(event.__class__, ()):
             complaint = see(event)
             if complaint is not None:

@@ -266,7 +266,7 @@ class Trace:
 
     Attributes:
         events: All events.
-        add: Adds a event.
+        add: Adds an event.
         names: The clients' names, by UUID.
         processes: The names of server processes, by their identity in birth records.
     """
