@@ -67,9 +67,10 @@ def statement() -> Statement:
 
 def note(error: BaseException, problem: BaseException) -> None:
     """Add a problem and its notes as notes to the error that propagates instead, if it does not tell that itself."""
-    for line in (f"redsync: {problem}", *getattr(problem, "__notes__", ())):
-        if line != f"redsync: {error}":
-            error.add_note(line)
+    with suppress(Exception):  # The error may refuse notes, as a frozen dataclass does.
+        for line in (f"redsync: {problem}", *getattr(problem, "__notes__", ())):
+            if line != f"redsync: {error}":
+                error.add_note(line)
 
 
 def _hurry(hold: Entered | None, error: BaseException | None) -> None:

@@ -9,6 +9,7 @@ import gc
 import pickle
 import time
 import weakref
+from dataclasses import dataclass
 
 import pytest
 
@@ -171,6 +172,13 @@ def test_invalid_arguments_are_refused(client, lock, kind, raw):
 # `with`, and its hold.
 
 
+@dataclass(frozen=True)
+class Frozen(Exception):
+    """It takes no notes."""
+
+    result: None
+
+
 @each_facade
 def test_with_releases_its_acquisition_no_matter_what_its_body_does(lock, theirs, nothing_of, is_free):
     with pytest.raises(KeyError) as info, lock:
@@ -178,6 +186,8 @@ def test_with_releases_its_acquisition_no_matter_what_its_body_does(lock, theirs
     assert not hasattr(info.value, "__notes__")
     with pytest.raises(NotOwnedError), lock:
         lock.release()
+    with pytest.raises(Frozen), lock:
+        raise Frozen(lock.release())
     with lock:
         lock.release()
         assert lock.acquire(False)
