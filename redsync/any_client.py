@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import weakref
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeAlias, TypedDict, TypeVar, Unpack
@@ -65,10 +64,11 @@ class ClientOptions(TypedDict, total=False):
     listeners: Sequence[Callable[[Event], object]]
 
 
-class AnyClient(ABC, Generic[DriverT]):
+class AnyClient(Generic[DriverT]):
     """The common base of the clients of both flavours: settings, identity, pickling."""
 
     _REDIS: ClassVar[type[Any]]
+    _RUNNER: Callable[..., DriverT]
     _ENVIRONMENT: ClassVar[Environment] = REAL
     # The options of one flavour only.
     _more: Mapping[str, Any] = MappingProxyType({})
@@ -103,13 +103,14 @@ class AnyClient(ABC, Generic[DriverT]):
             **self._more,
         }
         self._urls = tuple(dict.fromkeys(node.url for node in made))
-        self._runner: DriverT = self._make_runner(
+        self._runner: DriverT = self._RUNNER(
             nodes=made,
             timing=timing,
             listeners=listeners,
             watchdog=watchdog,
             shutdown=shutdown,
             environment=self._ENVIRONMENT,
+            **self._more,
         )
         # Dropped without close(): the maintenance closes it, because a finalizer may interrupt anything.
         self._finalizer: weakref.finalize[..., Any] = weakref.finalize(self, self._runner.abandon)
@@ -123,12 +124,8 @@ class AnyClient(ABC, Generic[DriverT]):
         if sharing is None or not sharing.runner.usable:
             _shared[self._identity()] = self
 
-    @abstractmethod
-    def _make_runner(self, **settings: Any) -> DriverT:
-        """Return the runner of the client's protocols; settings as for `_drivers.any_runner.AnyRunner`."""
-
     @classmethod
-    def from_env(cls, nodes: Nodes = (), **options: Unpack[ClientOptions]) -> Self:
+    def from_env(cls, nodes: Nodes | None = None, **options: Unpack[ClientOptions]) -> Self:
         """Return a client made from `REDSYNC_URLS` (comma-separated), `_PREFIX`, `_LEASE` and `_RESTART_GUARD`.
 
         Args:
@@ -138,22 +135,21 @@ class AnyClient(ABC, Generic[DriverT]):
         Raises:
             ConfigurationError: There are no URLs, or a number is invalid.
         """
-        urls = nodes or split_urls(os.environ.get("REDSYNC_URLS", ""))
-        if not urls:
+        if nodes is None and not (nodes := split_urls(os.environ.get("REDSYNC_URLS", ""))):
             raise ConfigurationError("REDSYNC_URLS is not set: set it to the nodes' URLs, separated by commas")
         settings: dict[str, Any] = {**options}
         if "REDSYNC_PREFIX" in os.environ:
             settings.setdefault("prefix", os.environ["REDSYNC_PREFIX"])
         for option in ("lease", "restart_guard"):
             text = os.environ.get(f"REDSYNC_{option.upper()}")
-            if text is None or option in settings:
+            if not text or option in settings:
                 continue
             try:
                 settings[option] = float(text)
             except ValueError:
                 message = f"REDSYNC_{option.upper()} must be a number of seconds, not {text!r}"
                 raise ConfigurationError(message) from None
-        return cls(urls, **settings)
+        return cls(nodes, **settings)
 
     @property
     def id(self) -> str:
@@ -270,5 +266,5 @@ def _check_listeners(listeners: Sequence[Callable[[Event], object]]) -> tuple[Ca
         listeners = tuple(listeners)
         if all(is_function(listener) and not isinstance(listener, type) for listener in listeners):
             return listeners
-    what = "functions that take an event, none of them `async def` or a class"
+    what = "functions that take an event, none of them `async def`, a generator or a class"
     raise ConfigurationError(f"listeners must be a list of {what}, not {listeners!r}")

@@ -12,6 +12,7 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 import redis
 
 from redsync._core.observing import Event
+from redsync._core.timing import whole
 from redsync._drivers.threads import ThreadRunner
 from redsync._facades.claimable import HoldOptions, LockOptions
 from redsync._facades.decorator import locked_decorator, wrap
@@ -76,6 +77,7 @@ class Client(AnyClient[ThreadRunner]):
     """
 
     _REDIS = redis.Redis
+    _RUNNER = ThreadRunner
 
     def __init__(
         self,
@@ -90,9 +92,9 @@ class Client(AnyClient[ThreadRunner]):
         max_connections: int = 16,
         listeners: Sequence[Callable[[Event], object]] = (),
     ) -> None:
-        if not isinstance(max_connections, int) or isinstance(max_connections, bool) or max_connections < 1:
+        if (most := whole(max_connections)) is None:
             raise ConfigurationError(f"max_connections must be a whole number of at least 1, not {max_connections!r}")
-        self._more = {"max_connections": max_connections}
+        self._more = {"max_connections": most}
         super().__init__(
             nodes,
             prefix=prefix,
@@ -103,11 +105,7 @@ class Client(AnyClient[ThreadRunner]):
             outage_timeout=outage_timeout,
             listeners=listeners,
         )
-
-    def _make_runner(self, **settings: Any) -> ThreadRunner:
-        runner = ThreadRunner(**settings, **self._more)
-        runner.connect()
-        return runner
+        self._runner.connect()  # Last, so that an interrupted client is dropped, and ends its thread.
 
     # Synchronizers.
 
@@ -366,6 +364,12 @@ class Client(AnyClient[ThreadRunner]):
         self._runner.close()
 
     def __enter__(self) -> Self:
+        """Return the client, unless it was closed.
+
+        Raises:
+            ClientClosedError: It was closed.
+        """
+        self._runner.connect()
         return self
 
     def __exit__(

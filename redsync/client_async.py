@@ -54,9 +54,7 @@ class AsyncClient(AnyClient[AioRunner]):
     """
 
     _REDIS = redis.asyncio.Redis
-
-    def _make_runner(self, **settings: Any) -> AioRunner:
-        return AioRunner(**settings)
+    _RUNNER = AioRunner
 
     # Synchronizers.
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from inspect import iscoroutinefunction
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from redsync._core.holds import HoldState
@@ -44,8 +44,9 @@ _MOST_STEPS = 128
 
 
 def is_function(callback: Any) -> bool:
-    """Return whether a callback can be called, and does its work then: no client awaits a coroutine."""
-    return callable(callback) and not any(map(iscoroutinefunction, (callback, type(callback).__call__)))
+    """Return whether a callback can be called, and does its work then: no client runs coroutines or generators."""
+    kinds = iscoroutinefunction, isgeneratorfunction, isasyncgenfunction
+    return callable(callback) and not any(kind(call) for call in (callback, type(callback).__call__) for kind in kinds)
 
 
 class HoldLost(NamedTuple):

@@ -12,9 +12,10 @@ leaves, and each node starts its own TTL later. So the client always stops belie
 from __future__ import annotations
 
 import math
+import operator
 from typing import NamedTuple
 
-__all__ = ["MAX_LEASE", "Timing", "check_timeout", "finite", "milliseconds", "renew_at", "retry_delay"]
+__all__ = ["MAX_LEASE", "Timing", "check_timeout", "finite", "milliseconds", "renew_at", "retry_delay", "whole"]
 
 DRIFT_MIN = 0.002
 """Seconds added to the drift allowance for the nodes' expiry resolution and rounding, as in the Redis documentation."""
@@ -105,6 +106,15 @@ def finite(number: object) -> float | None:
     except (TypeError, ValueError, OverflowError):
         return None
     return value if math.isfinite(value) else None
+
+
+def whole(number: object, most: float = math.inf) -> int | None:
+    """Return a caller's number as an integer, or None if it is not one from 1 to `most`: True and 3.0 are none."""
+    try:
+        value = 0 if isinstance(number, bool) else operator.index(number)  # type: ignore[arg-type]  # as numpy's
+    except TypeError:
+        return None
+    return value if 1 <= value <= most else None
 
 
 def check_timeout(blocking: bool, timeout: float | None) -> float | None:

@@ -66,14 +66,14 @@ def doctor(options: Any) -> int:
 def _restart_guard(nodes: Sequence[Node]) -> float:
     def read(name: str, default: float) -> float:
         try:
-            return float(os.environ.get(name, default))
+            return float(os.environ.get(name) or default)
         except ValueError:
             raise SetupError(f"{name} must be a number of seconds", UNCONFIGURED) from None
 
     lease = read("REDSYNC_LEASE", 30.0)
     default = lease if len(nodes) > 1 or nodes[0].replicas is not None else 0.0
     guard = read("REDSYNC_RESTART_GUARD", default)
-    if "REDSYNC_LEASE" not in os.environ and 0 < guard < lease:
+    if not os.environ.get("REDSYNC_LEASE") and 0 < guard < lease:
         lease = guard  # programs that set a shorter lease themselves
     try:
         return timing_of(lease, 0.25, 0.01, guard, None).restart_guard

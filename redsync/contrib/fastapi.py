@@ -92,7 +92,7 @@ class Redsync(Guards[Any, Callable[[HTTPConnection], str]]):
         """
         if self._client is not None:
             raise RuntimeError("this object's lifespan has already begun: create a `Redsync` for each application")
-        async with AsyncClient.from_env(self._urls, **self._options) as client:
+        async with AsyncClient.from_env(self._urls or None, **self._options) as client:
             self._client = client
             try:
                 yield

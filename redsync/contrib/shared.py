@@ -80,7 +80,7 @@ class ProcessClient:
             what = f"a dictionary such as {{'urls': [...]}}, not a value of type {type(given).__name__}"
             raise ConfigurationError(f"{self._setting} must be {what}")
         options = {str(name).lower(): value for name, value in given.items()}
-        urls = options.pop("urls", ())
+        urls = options.pop("urls", None)
         try:
             return Client.from_env([urls] if isinstance(urls, str) else urls, **options)
         except (ConfigurationError, TypeError, ValueError) as error:

@@ -10,6 +10,7 @@ import random
 import threading
 import time
 import traceback
+import weakref
 from contextlib import contextmanager, suppress
 
 import pytest
@@ -362,13 +363,14 @@ def test_interrupted_connect_leaves_no_threads_and_no_connections(nodes, points)
             break
 
 
-def test_client_interrupted_right_after_its_thread_began_leaves_neither_thread_nor_connections(nodes, monkeypatch):
+@pytest.mark.parametrize(("module", "function"), [(threads, "at_exit"), (weakref, "finalize")])
+def test_client_interrupted_as_it_begins_leaves_neither_thread_nor_connections(nodes, monkeypatch, module, function):
     """The fixture for all tests looks for these."""
 
-    def interrupted(function):
+    def interrupted(*_):
         raise Interruption
 
-    monkeypatch.setattr(threads, "at_exit", interrupted)
+    monkeypatch.setattr(module, function, interrupted)
     with pytest.raises(Interruption):
         Client(nodes.urls, restart_guard=0.0)
 

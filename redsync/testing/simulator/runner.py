@@ -10,6 +10,7 @@ import itertools
 import uuid
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from redsync._core.client_records import ClientRecord
@@ -220,10 +221,7 @@ class SimulatedClient(AsyncClient):
     """
 
     def __init__(self, machine: Machine, **options: Any) -> None:
-        self._machine = machine
+        self._RUNNER: Any = partial(machine.sim.RUNNER, machine)
         super().__init__(machine.sim.urls_for(machine), **options)
         # A machine keeps its clients, so none is forgotten; and the finalizer's arguments would keep the machine alive.
         self._finalizer.detach()
-
-    def _make_runner(self, **settings: Any) -> Any:
-        return self._machine.sim.RUNNER(self._machine, **settings)

@@ -96,7 +96,8 @@ def test_times_that_no_client_accepts_end_with_status_78(redsync, times, said):
 
 
 def test_guard_may_be_shorter_than_a_lease_that_programs_set(redsync):
-    assert redsync("doctor", "--json", REDSYNC_RESTART_GUARD="2").json["restart_guard"] == 2
+    for lease in ({}, {"REDSYNC_LEASE": ""}):
+        assert redsync("doctor", "--json", REDSYNC_RESTART_GUARD="2", **lease).json["restart_guard"] == 2
 
 
 @pytest.fixture
