@@ -16,7 +16,16 @@ import pytest
 import redis
 import redis.asyncio
 
-from redsync import AsyncClient, Client, ClientClosedError, ConfigurationError, LeaseLostError, NodeStatus, QuorumError
+from redsync import (
+    AsyncClient,
+    Client,
+    ClientClosedError,
+    ConfigurationError,
+    LeaseLostError,
+    NodeStatus,
+    OverReleaseError,
+    QuorumError,
+)
 from redsync._kinds import LOCKS
 from redsync.testing import LocalNodes
 from tests.support.locks import PATIENCE, states, timed
@@ -125,6 +134,11 @@ async def note(event):
     """A coroutine that no client would await."""
 
 
+def steps(event):
+    """A generator that no client would run."""
+    yield
+
+
 class Listener:
     async def __call__(self, event):
         """A coroutine, too."""
@@ -138,7 +152,7 @@ class Listener:
         ("drift_factor", [-0.1, 1, float("nan"), "0.1", True, 0.99999]),  # the last leaves nothing of the lease
         ("restart_guard", [-1, 1e10, float("nan"), float("inf"), "60", True, 0.001, 29.9]),  # less than the lease
         ("outage_timeout", [-1, float("nan"), "3", True]),
-        ("listeners", [5, [5], print, [note], [Listener()], [partial(note)], [Listener]]),
+        ("listeners", [5, [5], print, [note], [Listener()], [partial(note)], [Listener], [steps]]),
         ("prefix", [b"bytes", None, "x" * 513, "{rs7}", "{rs7979}app:"]),
     ],
 )
@@ -160,6 +174,30 @@ def test_settings_may_be_numbers_of_any_type(nodes, number):
         assert client.get_lock("x", timeout=number(1), lease=number(30), max_hold=number(60)) is not None
 
 
+class Number:
+    """Two, as an integer of another library."""
+
+    def __index__(self):
+        return 2
+
+
+def test_numbers_may_be_integers_of_any_type(nodes):
+    two = Number()
+    with Client(nodes.urls, max_connections=two, restart_guard=0) as client:
+        semaphore, limiter = client.get_semaphore("s", two), client.get_rate_limiter("r", two, 60)
+        latch = client.get_count_down_latch("l")
+        semaphore.acquire(n=two).release()
+        semaphore.resize(two)
+        limiter.set_rate(two)
+        assert limiter.acquire(n=two)
+        assert limiter.retry_after(two) > 0
+        assert latch.try_set_count(two)
+        assert len(client.inspect_all(limit=two)) == 2
+        latch.count_down(two)
+        with pytest.raises(OverReleaseError):
+            semaphore.release(two)
+
+
 def makers(client):
     """Return functions that make one of each synchronizer that can be lost."""
     return (
@@ -169,10 +207,10 @@ def makers(client):
     )
 
 
-@pytest.mark.parametrize("callback", [5, "print", note, Listener(), partial(note)])
+@pytest.mark.parametrize("callback", [5, "print", note, Listener(), partial(note), steps])
 def test_callback_that_can_not_be_called_is_refused_at_once(client, callback):
     for make in (*makers(client), lambda name, **options: client.locked(name, **options)(lambda: None)):
-        with pytest.raises(TypeError, match="on_lost is a function that takes the hold, not"):
+        with pytest.raises(TypeError, match="on_lost is a function that takes the hold, no"):
             make("x", on_lost=callback)
 
 
@@ -223,15 +261,19 @@ def test_from_env_reads_all_variables(environment, nodes, raw, eventually):
         assert [status.address for status in client.nodes()] == [urlsplit(url).netloc for url in nodes.urls[:3]]
         assert 6 < hold.remaining() < 7.5
         eventually(lambda: [connection.exists("env:x") for connection in raw] == [1, 1, 1, 0, 0])
+    environment.setenv("REDSYNC_LEASE", "")
     with Client.from_env(nodes.urls[1]) as client:
-        assert client.quorum == 1
+        assert (client.quorum, client.runner.session.timing.lease) == (1, 30.0)
+    for none in ([], (), ""):
+        with pytest.raises(ConfigurationError):
+            Client.from_env(none)
 
 
 @pytest.mark.parametrize(
     ("name", "values"),
     [
         ("REDSYNC_URLS", [None, "", " , ", "localhost:6379"]),
-        ("REDSYNC_LEASE", ["", "30s", "0", "nan"]),
+        ("REDSYNC_LEASE", ["30s", "0", "nan"]),
         ("REDSYNC_RESTART_GUARD", ["off", "-1"]),
         ("REDSYNC_PREFIX", ["x" * 513]),
     ],

@@ -115,6 +115,12 @@ def test_call_that_finds_it_busy_raises_or_is_skipped_or_goes_to_another_functio
     assert replacing(1, kind="long") == ("instead", (1,), {"kind": "long"})
     with pytest.raises(AcquireTimeout, match="'x:1'"):
         client.locked("x:{number}", timeout=0)(work)(1)
+
+    async def later(*args, **kwargs): ...
+
+    for decorator in (client.locked("x", on_busy=later), client.get_rate_limiter("y", 1, 1)(on_busy=later)):
+        with pytest.raises(TypeError, match="later is a coroutine function: use the AsyncClient"):
+            decorator(work)
     assert skipping(2) == "done"
 
 

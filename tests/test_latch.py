@@ -72,11 +72,8 @@ def test_foreign_value_is_an_error_and_stays_unchanged(latch, raw):
 
 def test_invalid_arguments_are_refused(client, latch):
     for call in (latch.try_set_count, latch.count_down):
-        for number in (0, -1, 2**31):
-            with pytest.raises(ValueError, match="counts from 1"):
-                call(number)
-        for number in (1.0, True, "1", None):
-            with pytest.raises(TypeError, match="a latch counts integers"):
+        for number in (0, -1, 2**31, 1.0, True, "1", None):
+            with pytest.raises(ValueError, match="a latch counts integers from 1"):
                 call(number)
     keeps = 0, float("inf"), "3", None, True, timedelta(1), Decimal("NaN")
     for options in ({"timeout": None}, {"timeout": -1}, {"timeout": -3}, *({"keep": keep} for keep in keeps)):

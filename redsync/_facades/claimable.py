@@ -96,7 +96,7 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
         self._lease = None if lease is None else self._runner.session.timing.check_lease(lease)
         self._max_hold = None if max_hold is None else self._runner.session.timing.check_lease(max_hold, "max_hold")
         if on_lost is not None and not is_function(on_lost):
-            raise TypeError(f"on_lost is a function that takes the hold, not `async def`; not {on_lost!r}")
+            raise TypeError(f"on_lost is a function that takes the hold, no coroutine or generator; not {on_lost!r}")
         self._on_lost = on_lost
         self._options: dict[str, Any] = {"timeout": timeout, "lease": lease, "max_hold": max_hold, "on_lost": on_lost}
         # Not a bound method: a hold must keep neither a lock object nor a client alive that the program has dropped.

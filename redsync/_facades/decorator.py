@@ -37,10 +37,11 @@ def wrap(
     `find()` returns a function that makes the context manager from the arguments.
 
     Raises:
-        TypeError: `function` is not a function or method, or a layer is a generator function or a coroutine function.
+        TypeError: `function` is not a function or method, or a layer is a generator function, or it or `on_busy` a
+            coroutine function.
     """
     layers = _layers(function, what)
-    for layer in filter(inspect.iscoroutinefunction, layers):
+    for layer in filter(inspect.iscoroutinefunction, [*layers, on_busy]):
         raise TypeError(f"{_name(layer)} is a coroutine function: use the AsyncClient's decorator")
     guard_of = find()
 

@@ -17,7 +17,7 @@ from redsync._core.holds import HoldState
 from redsync._core.keys import LockKeys, encode_name
 from redsync._core.observing import is_function
 from redsync._core.session import AnyHost, AsyncRunner, Runner, RunnerT_co
-from redsync._core.timing import check_timeout, retry_delay
+from redsync._core.timing import check_timeout, finite, retry_delay
 from redsync._facades.claimable import (
     Acquire,
     Claimable,
@@ -218,10 +218,10 @@ def _pause(backoff: Callable[[int], float] | None, name: str | bytes, tries: int
     """Return how many seconds to sleep after `tries` tries."""
     if backoff is None:
         return retry_delay(tries, random)
-    pause = backoff(tries)
-    if not 0 <= pause < math.inf:
+    seconds = finite(pause := backoff(tries))
+    if seconds is None or seconds < 0:
         raise ValueError(f"the backoff of lock {name!r} must be a number of seconds, at least 0, not {pause!r}")
-    return pause
+    return seconds
 
 
 # Its methods come from those of AsyncExclusiveLock: change those, then run `make twins`.

@@ -17,7 +17,7 @@ from typing import Any, Generic
 from redsync._core.effects import Steps
 from redsync._core.keys import LatchKeys, encode_name
 from redsync._core.session import AnyHost, AsyncRunner, Runner, RunnerT_co
-from redsync._core.timing import MAX_LEASE, check_timeout, finite
+from redsync._core.timing import MAX_LEASE, check_timeout, finite, whole
 from redsync._protocols import latch as protocol
 
 __all__ = ["AsyncCountDownLatch", "CountDownLatch"]
@@ -25,12 +25,10 @@ __all__ = ["AsyncCountDownLatch", "CountDownLatch"]
 _MOST = 2**31 - 1
 
 
-def _check_number(number: Any) -> int:
-    if isinstance(number, bool) or not isinstance(number, int):
-        raise TypeError(f"a latch counts integers, not {number!r}")
-    if not 1 <= number <= _MOST:
-        raise ValueError(f"a latch counts from 1 to {_MOST}, not {number!r}")
-    return number
+def _check_number(number: int) -> int:
+    if (count := whole(number, _MOST)) is None:
+        raise ValueError(f"a latch counts integers from 1 to {_MOST}, not {number!r}")
+    return count
 
 
 class _AnyLatch(Generic[RunnerT_co]):

@@ -21,7 +21,7 @@ from redsync._core.effects import Steps
 from redsync._core.keys import encode_name
 from redsync._core.permits import MAX_PERMITS, Limit, PermitState, SlotKeys
 from redsync._core.session import AnyHost, AsyncRunner, Runner, RunnerT_co, Session
-from redsync._core.timing import check_timeout
+from redsync._core.timing import check_timeout, whole
 from redsync._facades.decorator import check_on_busy, wrap, wrap_async
 from redsync._protocols import rate as protocol
 from redsync._protocols.claims import AcquireRequest
@@ -41,9 +41,9 @@ Rates: TypeAlias = int | Sequence[tuple[int, float]]
 
 
 def _check_rate(rate: int) -> int:
-    if not isinstance(rate, int) or isinstance(rate, bool) or not 1 <= rate <= MAX_PERMITS:
+    if (number := whole(rate, MAX_PERMITS)) is None:
         raise ValueError(f"a rate must be an integer from 1 to {MAX_PERMITS:,}, not {rate!r}")
-    return rate
+    return number
 
 
 def _pairs(rate: Rates, per: float | None) -> tuple[tuple[int, float], ...]:
@@ -166,14 +166,15 @@ class _Limiter(Generic[RunnerT_co]):
     def _limits(self) -> str:
         return " and ".join(str(rate.pool.limit) for rate in self._rates)
 
-    def _check_count(self, count: int) -> None:
+    def _check_count(self, count: int) -> int:
         most = min(number for number, _ in self.rates)
-        if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= most:
+        if (number := whole(count, most)) is None:
             allowed = f"rate limiter {self.name!r} allows {self._limits}"
             raise ValueError(f"{allowed}: n must be an integer from 1 to {most}, not {count!r}")
+        return number
 
     def _acquire_steps(self, timeout: float | None, wanted: int) -> Steps[Sequence[PermitState] | None]:
-        self._check_count(wanted)
+        wanted = self._check_count(wanted)
         session, owner, keys = self._runner.session, self._runner.new_owner(), self._rates[0].pool.keys
         request = AcquireRequest(
             name=self._name, kind=protocol.RATE, keys=keys, owner=owner, timeout=timeout, holds=wanted
@@ -191,7 +192,7 @@ class _Limiter(Generic[RunnerT_co]):
         return protocol.available(self._runner.session, self._rates, self._runner.new_owner())
 
     def _retry_after_steps(self, wanted: int) -> Steps[float]:
-        self._check_count(wanted)
+        wanted = self._check_count(wanted)
         return protocol.retry_after(self._runner.session, self._rates, self._runner.new_owner(), wanted)
 
     def _set_rate_steps(self, rate: int, per: float | None) -> Steps[None]:

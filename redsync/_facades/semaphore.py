@@ -19,7 +19,7 @@ from redsync._core.holds import HoldState
 from redsync._core.keys import encode_name
 from redsync._core.permits import MAX_PERMITS, Limit, SlotKeys
 from redsync._core.session import AnyHost, AsyncRunner, Runner, RunnerT_co, Session
-from redsync._core.timing import check_timeout
+from redsync._core.timing import check_timeout, whole
 from redsync._facades.claimable import Claimable, HoldOptions, HoldT, TaskClaimable, ThreadClaimable
 from redsync._facades.permit import AsyncPermit, Permit
 from redsync._protocols import semaphore as protocol
@@ -31,9 +31,9 @@ __all__ = ["AsyncSemaphore", "Semaphore"]
 
 
 def _check_permits(permits: int) -> int:
-    if not isinstance(permits, int) or isinstance(permits, bool) or not 1 <= permits <= MAX_PERMITS:
+    if (number := whole(permits, MAX_PERMITS)) is None:
         raise ValueError(f"a semaphore has 1 to {MAX_PERMITS:,} permits, not {permits!r}")
-    return permits
+    return number
 
 
 class _Counted(Claimable[RunnerT_co, HoldT]):
@@ -48,18 +48,15 @@ class _Counted(Claimable[RunnerT_co, HoldT]):
         self._claimant = self._runner.new_owner
         self._permits = _check_permits(permits)
         self._keys = SlotKeys.of(host.prefix, encode_name(name))
-        self._pool = protocol.Pool(name, self._keys, Limit(permits))
+        self._pool = protocol.Pool(name, self._keys, Limit(self._permits))
 
     def _request(self, timeout: float | None, lease: float | None, count: int) -> AcquireRequest:
-        self._check_count(count)
-        return super()._request(timeout, lease, count)
-
-    def _check_count(self, count: int) -> None:
         limit = self._pool.limit.permits
-        if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= limit:
+        if (number := whole(count, limit)) is None:
             raise ValueError(
                 f"semaphore {self.name!r} has {limit} permits: n must be an integer up to that, not {count!r}"
             )
+        return super()._request(timeout, lease, number)
 
     def _acquire_steps(self, session: Session, request: AcquireRequest, now: float) -> Steps[HoldState | None]:
         return protocol.acquire(session, request, self._pool.limit, now)
@@ -75,9 +72,9 @@ class _Counted(Claimable[RunnerT_co, HoldT]):
         return hold._let_go_steps()
 
     def _release_steps(self, count: int) -> Steps[None]:
-        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        if (number := whole(count)) is None:
             raise ValueError(f"n must be a positive number of permits, not {count!r}")
-        return protocol.release_latest(self._runner.session, self._pool, count, self._runner.now())
+        return protocol.release_latest(self._runner.session, self._pool, number, self._runner.now())
 
     def _resize_steps(self, permits: int) -> Steps[None]:
         permits = _check_permits(permits)

@@ -22,6 +22,7 @@ from redsync._core.quorum import ReplyParser, Tally, Vote
 from redsync._core.scripts import ClaimKind, Command, Script
 from redsync._core.session import Session
 from redsync._core.text import printable
+from redsync._core.timing import whole
 from redsync._protocols.answers import WRONG_TYPE, Refusal, all_answers, has_answers, no_quorum, type_error
 from redsync._protocols.holding import had
 from redsync.exceptions import KeyTypeError, QuorumError, RedsyncError
@@ -325,7 +326,7 @@ def survey_all(
     Raises:
         QuorumError: Too few nodes answered.
     """
-    if not isinstance(limit, int) or limit < 1:
+    if whole(limit) is None:
         raise ValueError(f"limit must be a positive number of names, not {limit!r}")
     tallies: dict[str | bytes, Tally] = {}
     for name in (yield from find_names(session, prefix, pattern, owner))[:limit]:
