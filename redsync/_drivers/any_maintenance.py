@@ -196,7 +196,9 @@ class NodeRegistry:
         conflict = isinstance(error, ConfigurationError)
         if conflict or (isinstance(error, _MISTAKES) and not node.tried):
             self.mistake = self.mistake or error
-        return str(error) if conflict else reason_of(error, node.address, node.down_reason)
+        # At once: sets of callers fail, too, while the node is up.
+        node.last_error = reason = str(error) if conflict else reason_of(error, node.address, node.last_error)
+        return reason
 
     def note_tried(self, node: Node, error: str | None) -> None:
         """Record the outcome of a try."""

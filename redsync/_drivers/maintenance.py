@@ -128,7 +128,7 @@ class Maintenance(AnyMaintenance[LinkSet]):
             thread = threading.Thread(target=self._connect, args=(link_set, node), name=name, daemon=True)
             try:
                 thread.start()
-            except RuntimeError as error:  # There are no more threads, or the interpreter is shutting down.
+            except RuntimeError as error:  # There are no more threads.
                 if type(error) is not RuntimeError:
                     raise  # a signal handler's
                 link_set.arrive(node.index, describe_error(error))
@@ -332,8 +332,8 @@ class Maintenance(AnyMaintenance[LinkSet]):
             self.own.send_to(node.index, [ping], self._clock())
 
     def _start_connect(self, node: Node) -> None:
-        self._connecting[node.index] = None
         self.connect(self.own, [node])
+        self._connecting[node.index] = None  # Last: what fails to begin has no end.
 
     def _sweep(self, now: float) -> None:
         """Read late replies in idle sets, and close sets that have rested for long."""

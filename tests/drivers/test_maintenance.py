@@ -295,6 +295,23 @@ def test_set_does_not_use_a_connection_that_was_begun_before_the_node_moved(make
     link_set.end("the test is over", orderly=True)
 
 
+def test_node_is_connected_later_if_its_connect_can_not_begin(tended, monkeypatch):
+    """Memory has run out, say."""
+    connected, outcomes = [], iter([MemoryError()])
+
+    def connect(_, nodes):
+        connected.extend(nodes)
+        for error in outcomes:
+            raise error
+
+    monkeypatch.setattr(tended.maintenance, "connect", connect)
+    tended.own.discard(tended.own.links[1], "gone")
+    with pytest.raises(MemoryError):
+        tended.turn(5.0)
+    tended.turn(5.0)
+    assert connected == [tended.desk.nodes[1]] * 2
+
+
 def test_connection_that_came_twice_is_closed(tended):
     far = tended.connect(1)
     assert far.ended()

@@ -266,6 +266,13 @@ def test_node_whose_connection_ends_as_it_is_installed_is_tried_again_after_a_pa
     assert net.nodes[0].down_reason == "cut"
 
 
+def test_mistake_is_logged_once_though_sets_of_callers_meet_it_while_the_node_is_up(net, caplog):
+    for _ in range(3):
+        net.registry.note_failure(net.nodes[0], KeyError("no token"))
+    assert len(caplog.records) == 1
+    assert net.nodes[0].last_error == "KeyError: 'no token'"
+
+
 def test_node_whose_first_connect_takes_too_long_is_reported_once():
     net = Net()
     net.connect(0, 1)
