@@ -48,7 +48,7 @@ class AnyLife(Shared):
 
     def __init__(self, runner: AnyRunner[Any]) -> None:
         environment = runner.environment
-        super().__init__(runner.nodes, runner.clock, runner.timing.node_timeout)
+        super().__init__(runner.nodes, runner.clock, runner.timing)
         self.runner: Any = runner
         self.client_id: Final = environment.new_id()
         client = environment.describe()

@@ -31,6 +31,7 @@ import hiredis
 from redsync._core.interruptions import expected
 from redsync._core.replies import MOST_BYTES, NOTHING
 from redsync._core.text import one_line, outline
+from redsync._core.timing import Timing
 from redsync._drivers.environment import forked
 from redsync._drivers.handshake_connections import describe_error, pack
 from redsync._drivers.links import GIVE_UP, NOT_NOW, AnyLink, Link, LinkFault
@@ -66,6 +67,7 @@ class Shared(ABC):
         nodes: The configured nodes.
         clock: Returns the current instant in seconds.
         node_timeout: Seconds of silence after which a node gets no new claims.
+        give_up_after: Seconds of silence after which a connection is replaced: in time to renew over the next one.
         mutex: Guards wake-ups, sleepers and pending releases; reentrant, because a finalizer may come in between.
         releases: The pending releases.
         wakeups: The signals that end sleeps.
@@ -73,11 +75,12 @@ class Shared(ABC):
         installed: The links of all sets.
     """
 
-    def __init__(self, nodes: Sequence[Node], clock: Callable[[], float], node_timeout: float) -> None:
+    def __init__(self, nodes: Sequence[Node], clock: Callable[[], float], timing: Timing) -> None:
         self.process: Final = os.getpid()
         self.nodes: Final = nodes
         self.clock: Final = clock
-        self.node_timeout: Final = node_timeout
+        self.node_timeout: Final = timing.node_timeout
+        self.give_up_after: Final = min(max(timing.lease / 3, timing.node_timeout), GIVE_UP)
         self.mutex = SafeLock(threading.RLock())
         self.releases: Final = PendingReleases(len(nodes), self.mutex)
         self.wakeups: Final = Wakeups(self.mutex, clock)
@@ -224,9 +227,9 @@ class AnyLinkSet(ABC):
             link.suspect = True
             link.node.last_error = link.lateness(now)
             self._shared.note_lag(link.node)
-        if silence > GIVE_UP:
+        if silence > self._shared.give_up_after:
             # The unanswered commands are lost or late; the next connection gets those that the node must get.
-            self.discard(link, f"no answer for {silence:.0f} s")
+            self.discard(link, f"no answer for {silence:.1f} s")
 
     def send_to(self, index: int, requests: Sequence[Request], now: float) -> None:
         """Send requests to one node; they become pending releases if there is no link."""
@@ -573,6 +576,10 @@ class LinkSet(AnyLinkSet):
             if left <= 0:
                 break
         return request.done
+
+    def is_silent(self, now: float) -> bool:
+        """Return True if a node has owed a reply for the node timeout."""
+        return any(link is not None and link.silence(now) >= self._shared.node_timeout for link in self.links)
 
     def read(self, timeout: float = 0.0) -> bool:
         """Read what has arrived, and write what was kept; wait at most `timeout` seconds for something to come.

@@ -26,7 +26,7 @@ from redsync._drivers.requests import Request
 __all__ = ["BACKLOG_LIMIT", "GIVE_UP", "NOT_NOW", "AnyLink", "Link", "LinkFault", "bound_silence", "let_reset"]
 
 GIVE_UP: Final = 10.0
-"""Seconds of silence after which a connection is replaced: the node may work again behind a dead connection."""
+"""The most seconds of silence until a connection is replaced: the node may work behind a dead connection."""
 
 BACKLOG_LIMIT: Final = 4 << 20
 """The most bytes kept for a node that does not read: plenty, because a hung node gets only releases."""

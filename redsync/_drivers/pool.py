@@ -123,7 +123,7 @@ class Pool:
             self._on_invalidated()
 
     def throw_away(self, borrowed: list[LinkSet]) -> None:
-        """Take the set in that list, if there is one, to be ended: an exception struck in it."""
+        """Take the set in that list, if there is one, to be ended."""
         if borrowed:
             self.invalidated.extend(map(borrowed.pop, _LAST))
             self._on_invalidated()

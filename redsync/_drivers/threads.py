@@ -261,7 +261,7 @@ class Call:
             raise
 
     def throw_away(self) -> None:
-        """Give up the set: an exception struck while it was in use."""
+        """Give up the set: an exception struck while it was in use, or its nodes are silent."""
         self.by_maintenance = True
         self.life.pool.throw_away(self.sets)
 
@@ -474,7 +474,7 @@ class ThreadRunner(AnyRunner[Life]):
         link_set = self._borrow(effect, call)
         try:
             request = self._send(effect, tally, link_set, life)
-            until = tally.sent_at + effect.timeout
+            until = clock() + effect.timeout
             if link_set is None:
                 self._await_maintenance(request, until, life)
             elif not (request.done or link_set.wait(request, until)):
@@ -484,6 +484,8 @@ class ThreadRunner(AnyRunner[Life]):
             raise
         self.notifier.note_round(tally)
         tally.at = clock()
+        if tally.without_quorum and link_set is not None and link_set.is_silent(tally.at):
+            call.throw_away()  # Its connections may be dead (a router forgot them) while the nodes work.
         return tally
 
     def _borrow(self, effect: Broadcast, call: Call) -> LinkSet | None:

@@ -368,6 +368,17 @@ def test_only_whole_answers_show_that_a_node_works(desk, link_set, fars, first, 
     assert take(desk.releases, 0, desk.now) == [release]
 
 
+@pytest.mark.parametrize(("lease", "seconds"), [(60.0, GIVE_UP), (6.0, 2.0), (0.3, NODE_TIMEOUT)])
+def test_silent_connection_is_given_up_in_time_for_a_renewal_over_a_new_one(lease, seconds):
+    desk = Desk(lease=lease)
+    link_set, _ = desk.connected()
+    desk.ask(link_set)
+    for silence, is_kept in (seconds * 0.99, True), (seconds * 1.01, False):
+        link_set.look(100.0 + silence)
+        assert all(link_set.links) is is_kept
+    desk.close()
+
+
 def test_node_with_too_many_commands_unanswered_gets_only_releases(desk, link_set, fars, monkeypatch):
     desk.releases.others = lambda: [link_set]
     monkeypatch.setattr(link_sets, "_MOST_PENDING", 3)

@@ -12,6 +12,7 @@ from redsync import QuorumError, RedsyncError, ReentrantCallError
 from redsync._core.effects import tell
 from redsync._drivers import aio, threads
 from redsync._drivers.link_sets import LinkSet
+from redsync._drivers.links import GIVE_UP
 from redsync._drivers.threads import Call
 from redsync._protocols.claims import AcquireRequest
 from redsync._protocols.holding import rollback_of
@@ -70,6 +71,19 @@ def test_call_that_finds_all_sets_in_use_keeps_to_its_timeout_although_nodes_han
             nodes.resume(index)
     assert isinstance(error, QuorumError)
     assert 0.4 < seconds < PATIENCE
+    eventually(lambda: not any(claims(node) for node in raw))
+
+
+def test_connections_that_have_died_silently_cost_one_round(narrow, raw, eventually):
+    """As in a router that forgets idle ones; those of the maintenance still work."""
+    lock = narrow.get_lock("x")
+    with all_sets_lent(narrow) as sets:
+        for link in sets[0].links:
+            link.write = lambda _: None
+    with pytest.raises(QuorumError):
+        lock.acquire(blocking=False)
+    assert lock.acquire(timeout=GIVE_UP / 2)
+    lock.release()
     eventually(lambda: not any(claims(node) for node in raw))
 
 

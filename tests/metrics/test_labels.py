@@ -119,7 +119,7 @@ def test_loss_has_a_label(sentence, label):
     [
         ("no answer within 0.25 s", "timeout"),
         ("no answer in time", "timeout"),
-        ("no answer for 10 s", "timeout"),
+        ("no answer for 10.1 s", "timeout"),
         ("suspect: owes 3 replies for 0.31 s", "suspect"),
         ("restarted or emptied, may have forgotten claims that are still believed: takes part ...", "quarantined"),
         ("its Sentinels have not said lately that 10.0.0.1:6379 is still the master: takes part ...", "unconfirmed"),

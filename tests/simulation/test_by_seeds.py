@@ -94,7 +94,7 @@ def test_promises_are_kept_while_one_node_is_not_on_all_lists(kind, nodes):
 @pytest.mark.parametrize("kind", ["lock", "limiter"])
 def test_long_run_keeps_every_promise(kind):
     trace = simulate(1000, kind=kind, traced=True, long=True).trace
-    assert re.search(r"no answer for 1\d s", trace), "a client abandons a connection in it"
+    assert re.search(r"no answer for [\d.]+ s", trace), "a client abandons a connection in it"
 
 
 # Nodes that are Sentinel groups or masters of a cluster, with failovers and moving slots.

@@ -113,9 +113,9 @@ class StandIn(Shared):
 
     client_id = "client"
 
-    def __init__(self, nodes, clock, node_timeout=NODE_TIMEOUT, *, restart_guard=0.0):
-        super().__init__(nodes, clock, node_timeout)
-        timing = Timing(30.0, node_timeout, 0.01, restart_guard)
+    def __init__(self, nodes, clock, node_timeout=NODE_TIMEOUT, *, lease=30.0, restart_guard=0.0):
+        timing = Timing(lease, node_timeout, 0.01, restart_guard)
+        super().__init__(nodes, clock, timing)
         self.session = SimpleNamespace(processes=Processes(), timing=timing, random=lambda: 0.5, holds=[])
         self.told = []
         self.on_event = self.told.append
@@ -137,11 +137,11 @@ class Desk(StandIn):
         step: The time that passes with each look at the clock.
     """
 
-    def __init__(self, nodes=3, urls=()):
+    def __init__(self, nodes=3, urls=(), **timing):
         self.now = 100.0
         self.step = 0.0
         made = make_nodes(urls or [f"redis://node{index}" for index in range(nodes)], redis.Redis)
-        super().__init__(made, self.look_at_clock)
+        super().__init__(made, self.look_at_clock, **timing)
         for node in self.nodes:
             node.connected = True
             node.info = NodeInfo("process", "redis 7.0.0", 1e6)
