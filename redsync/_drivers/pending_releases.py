@@ -1,4 +1,6 @@
-"""Pending releases: what a node must still get, as it was out of reach, refused it, or may execute a former ask late.
+"""Pending releases: commands that a node must still get.
+
+It was out of reach, refused them, or may execute an earlier ask late.
 
 A release or a rollback whose command did not reach a node, or was not answered, waits here until the maintenance
 delivers it. (Dynamo calls this a hinted hand-off.) Delivery is safe whenever it happens: each try after a rollback
@@ -14,8 +16,9 @@ back.
 **Order across sets.** A link has an order, and two links have none between them. If an owner asks over one set and
 releases over another, a node that has not answered the ask yet may execute it behind the release, and would keep a
 claim that has ended. So such a node gets the release again, as a pending one (`keep_behind`). A pending release waits
-until the node has answered, over every set, the commands that it must follow. If the client is closed before that, the
-claim stays there until its lease ends. Exclusion does not depend on it: each claim has a number.
+until the node has answered, over every set, all commands with lower numbers: what it must follow was sent before it, so
+it is among them. If the client is closed before that, the claim stays there until its lease ends. Exclusion does not
+depend on it: each claim has a number.
 
 A node that runs a slow script (BUSY) or loads its data refuses releases too. It gets them again after a pause; a
 connection to it that has just been made ends the pause.
@@ -128,13 +131,9 @@ class PendingReleases:
         with self.mutex:
             ours.at = now + _BETWEEN
             links = [link for other in self.others() if (link := other.links[index]) is not None]
-            before = [request for link in links for request in tuple(link.pending)]
+            oldest = min([request.number for link in links for request in tuple(link.pending)[:1]], default=math.inf)
             due = sorted(ours.requests.values(), key=attrgetter("number"))[: max(_MOST - unanswered, 0)]
-            return [
-                request
-                for request in due
-                if not any(other.number < request.number and other.concerns(request) for other in before)
-            ]
+            return [request for request in due if request.number < oldest]
 
     def note_sent(self, index: int, requests: Iterable[Request]) -> None:
         """Forget requests that are under way over a link; `refuse` or `add` brings them back."""
@@ -158,18 +157,15 @@ class PendingReleases:
 def keep_behind(request: Request, link_set: AnyLinkSet, shared: Shared, own: AnyLinkSet) -> None:
     """Keep a release, just sent over a set, for nodes that may yet execute a command before it, over another set.
 
-    It follows an ask for its claim. It also follows a renewal, which goes out over the maintenance's set (`own`) for
-    all owners, and creates claims that a node has forgotten; and its owner's earlier asks, whatever their claims: each
-    may take a place in the queue, which belongs to the owner.
+    It follows its owner's earlier asks, whatever their claims: each may take a place in the queue, which belongs to the
+    owner. It also follows commands without an owner: a renewal goes out over the maintenance's set (`own`) for all
+    owners, and creates claims that a node has forgotten.
     """
     owner = request.effect.owner
     for other in (*shared.releases.others(), own):
         for link in () if other is link_set else list(other.links):
-            for before in () if link is None else tuple(link.pending):
-                # Most are other owners'. Only the maintenance sends for several at once.
-                if (before.effect.owner is owner or other is own) and before.concerns(request):
-                    again = Request(request.effect, None)
-                    again.number = shared.next_number()  # Not that of the sent one, whose answer does not resolve it.
-                    shared.releases.add(link.index, (again,))
-                    shared.wake()
-                    break
+            if link is not None and any(before.effect.owner in (owner, None) for before in tuple(link.pending)):
+                again = Request(request.effect, None)
+                again.number = shared.next_number()  # Not that of the sent one, whose answer does not resolve it.
+                shared.releases.add(link.index, (again,))
+                shared.wake()
