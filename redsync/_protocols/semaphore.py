@@ -96,13 +96,13 @@ def release_latest(session: Session, pool: Pool, count: int, now: float) -> Step
         OverReleaseError: The client does not have that many; none was released.
         LeaseLostError: Some were lost before; the others are released anyway.
     """
-    chosen = []
+    chosen: dict[PermitState, int] = {}  # Each with what remains of it.
     missing = count
     ours = [each for each in session.holds if isinstance(each, PermitState) and each.keys.lock == pool.keys.lock]
     ours.reverse()
     for state in sorted(ours, key=lambda state: state.for_with or bool(state.entered)):
         if share := min(state.count, missing):
-            chosen.append((state, share))
+            chosen[state] = state.count - share
             missing -= share
         if not missing:
             break
@@ -113,22 +113,21 @@ def release_latest(session: Session, pool: Pool, count: int, now: float) -> Step
     loss = None
     try:
         # All at once: while the nodes are asked about one, another thread's release must not choose the others too.
-        for state, share in chosen:
-            state.count -= share
-            if not state.count and state.valid(now):
+        for state, rest in chosen.items():
+            state.count = rest
+            if not rest and state.valid(now):
                 session.holds.remove(state)  # Nothing is left to renew.
-        rests = {state: state.count for state, _ in chosen}
-        while chosen:
-            state, _ = chosen.pop(0)
-            if state.count < rests[state]:
+        for state, rest in chosen.items():
+            if state.count < rest:
                 continue  # Another release tells the nodes what remains, as it counts this one, too.
             try:
                 yield from release(session, state, now, 0)
             except LeaseLostError as error:
                 loss = error
     except BaseException:
-        for left, _ in chosen:
-            yield from tell_rest(left) if left.count else give_back(session, left)
+        for state, rest in chosen.items():  # Even those released: a repetition changes nothing.
+            state.count = min(state.count, rest)
+            yield from tell_rest(state) if state.count else give_back(session, state)
         raise
     if loss is not None:
         raise loss
