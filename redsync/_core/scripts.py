@@ -18,13 +18,13 @@ All kinds follow one convention, so trying, waiting, renewing, losing and releas
   to a grant is token instead of 1, -token instead of 2.
 * `release`: KEYS claim, queue, places; ARGV claim, hold count, Redisson's channel. Reply 1 had ours, or 0. At count 0
   the script hands the freed lock over to the head of the queue, for the lease in the ask id of the head if it has one.
-* `abandon`: KEYS claim, queue, places; ARGV claim, 1 to leave the queue too. Reply 1 had ours, or 0.
+  An attempt is rolled back by the same script: with count 0, or -1 to keep its place.
 * `renew`: KEYS claims; ARGV claim, hold count and lease in ms of each, and 1 if memory is guarded. Reply for each
   2 ours, 1 repaired, 0 not ours, -1 foreign type.
 
 Permits differ: they claim *slots*, and nodes may grant different ones. Their `acquire` has more arguments and other
 replies (see `_protocols.slot_claims`), their `release` says which slots remain, their `renew` which to keep, and
-carries the limits of their semaphores.
+carries the limits of their semaphores. Another script, `abandon`, rolls back, and may restore the place.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class ClaimKind(NamedTuple):
         value_type: The type of the value at its key, as the nodes call it.
         acquire: Claims, or refuses and queues.
         release: Lowers the hold count; at 0 hands the lock over to the next waiter.
-        abandon: Rolls an attempt back.
+        abandon: Rolls an attempt back; for all but permits the same as `release`.
         renew: Lengthens many claims.
         label: The noun for it in messages.
         mode: Distinguishes kinds that share a lock's keys and scripts: their claims begin with it. Empty if none does.
@@ -160,7 +160,5 @@ class ClaimKind(NamedTuple):
     @classmethod
     def of(cls, noun: str, value_type: bytes, *, label: str = "lock") -> ClaimKind:
         """Return the kind whose scripts are called `<noun>_acquire` and so on."""
-        acquire, release, abandon, renew = (
-            Script.load(f"{noun}_{verb}") for verb in ("acquire", "release", "abandon", "renew")
-        )
-        return cls(value_type, acquire, release, abandon, renew, label)
+        acquire, release, renew = (Script.load(f"{noun}_{verb}") for verb in ("acquire", "release", "renew"))
+        return cls(value_type, acquire, release, release, renew, label)

@@ -5,7 +5,7 @@
 -- KEYS[1] claim: zset permit -> expiry, ms   KEYS[2] queue: zset owner -> ticket
 -- KEYS[3] places: hash owner -> "expiry wants channel"   KEYS[4] slots: hash permit -> "slot,slot"
 -- KEYS[5] taken: bit map   KEYS[6] limit: "version permits"
--- ARGV[1] permit   ARGV[2] 1: leave the queue too; 0: continue waiting
+-- ARGV[1] permit   ARGV[2] 0: leave the queue too; -1: continue waiting
 -- ARGV[3..7] only from a waiter that keeps its place: how many slots it wants; not used; how long to keep the place,
 --        ms; its ticket; wake channel
 -- Reply: 1 this node had granted | 0 it had not
@@ -20,7 +20,7 @@ if type(mine) == 'string' then
 end
 if ARGV[3] then
   join(ARGV[3])
-elseif ARGV[2] == '1' then
+elseif ARGV[2] == '0' then
   leave()
 end
 wake_next()

@@ -58,7 +58,7 @@ def rollback(
 ) -> Tell:
     """Return the effect that drops a claim, and a place in the queue if `leave`, on all nodes."""
     tell_redisson = (keys.channel,) if kind.value_type == b"hash" else ()
-    command = Command(kind.abandon, keys.all, (claim, int(leave), *tell_redisson))
+    command = Command(kind.abandon, keys.all, (claim, 0 if leave else -1, *tell_redisson))
     return Tell(command, owner, deliver_to)
 
 

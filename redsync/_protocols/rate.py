@@ -25,19 +25,18 @@ from typing import NamedTuple
 from redsync._core.effects import Steps, tell
 from redsync._core.holds import Owner
 from redsync._core.permits import MAX_PERMITS, PermitState
-from redsync._core.scripts import ClaimKind
 from redsync._core.session import Session
 from redsync._protocols.acquiring import acquire_new
 from redsync._protocols.claims import AcquireRequest
 from redsync._protocols.holding import rollback_of
-from redsync._protocols.semaphore import Look, Pool, survey
+from redsync._protocols.semaphore import SEMAPHORE, Look, Pool, survey
 from redsync._protocols.semaphore import available as available_of
 from redsync._protocols.slot_claims import OvertakenError, WindowClaim
 from redsync._protocols.windows import Window
 
 __all__ = ["RATE", "Rate", "acquire", "available", "cancel", "retry_after"]
 
-RATE = ClaimKind.of("semaphore", b"zset", label="rate limiter")
+RATE = SEMAPHORE._replace(label="rate limiter")
 
 _MORE = 64
 """The number of permits to look at besides those wanted: different ones may run out first on different nodes."""

@@ -54,7 +54,7 @@ __all__ = [
     "survey",
 ]
 
-SEMAPHORE = ClaimKind.of("semaphore", b"zset", label="semaphore")
+SEMAPHORE = ClaimKind.of("semaphore", b"zset", label="semaphore")._replace(abandon=Script.load("semaphore_abandon"))
 INSPECT = Script.load("semaphore_inspect")
 
 _PAGE = 1000

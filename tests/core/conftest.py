@@ -197,8 +197,9 @@ class Claims:
     def release(self, owner=ME, count=0, keys=KEYS):
         return self.node.run("lock_release", keys.all, owner, count, keys.channel)
 
-    def abandon(self, owner=ME, *, leave=False, keys=KEYS):
-        return self.node.run("lock_abandon", keys.all, owner, int(leave), keys.channel)
+    def abandon(self, owner=ME):
+        """Roll an attempt back whose owner continues to wait."""
+        return self.release(owner, -1)
 
     def renew(self, *claims, guarded=False):
         """Renew claims, each a tuple: name of the lock, owner, count, lease."""

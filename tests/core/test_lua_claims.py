@@ -46,8 +46,7 @@ CALLS = {
     "queue": (lambda each: each.queue(count=2), WRONG_TYPE),
     "release": (lambda each: each.release(), 0),
     "release to 1": (lambda each: each.release(count=1), 0),
-    "abandon": (lambda each: each.abandon(), 0),
-    "abandon and leave": (lambda each: each.abandon(leave=True), 0),
+    "roll back": (lambda each: each.abandon(), 0),
     "renew": (lambda each: each.renew((b"x", ME, 2, 60_000)), [-1]),
 }
 

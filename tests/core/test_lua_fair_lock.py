@@ -55,7 +55,7 @@ def test_owner_that_gets_a_free_lock_keeps_its_ticket_for_a_rollback(fair):
     assert fair.ask(A, 1) == NEW
     assert fair.ask(B, 2)[1:] == [A, 2, 1]
     assert fair.ask(C)[2] == 2
-    assert fair.abandon(A, leave=False) == 1
+    assert fair.abandon(A) == 1
     assert fair.line() == [(A, 1), (B, 2)]
     assert fair.ask(B, 2)[1] == A
     assert fair.ask(A, 1) == NEW

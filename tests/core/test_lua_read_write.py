@@ -44,8 +44,9 @@ class Scripts(Claims):
     def release(self, mode, owner=ME, count=0):
         return self.node.run("read_write_lock_release", KEYS.all, claim_of(mode, owner), count, KEYS.channel)
 
-    def abandon(self, mode, owner=ME, *, leave=True):
-        return self.node.run("read_write_lock_abandon", KEYS.all, claim_of(mode, owner), int(leave))
+    def abandon(self, mode, owner=ME):
+        """Roll an attempt back whose owner continues to wait."""
+        return self.release(mode, owner, -1)
 
     def renew(self, mode, owner=ME, count=1, lease=LEASE, *, guarded=False):
         words = [1] if guarded else []
@@ -155,7 +156,7 @@ def test_writer_may_read_and_go_on_reading(rw):
     rw.ask("write", ME)
     rw.queue("write", FOURTH)
     assert rw.ask("read", ME) == NEW, "although a writer waits"
-    rw.abandon("write", FOURTH)
+    rw.release("write", FOURTH)
     assert rw.holders() == {b"w:" + ME, b"r:" + ME}
     assert rw.ask("read", OTHER)[1] == ME
     assert rw.release("write", ME) == 1
@@ -226,7 +227,7 @@ def test_waiting_writer_keeps_new_readers_out_but_not_those_who_read(rw, heard, 
     assert who == b"writers"
     assert lasts(remaining, PLACE)
     assert rw.ask("read", ME) == EXISTING
-    assert rw.abandon("write", OTHER) == 0
+    assert rw.release("write", OTHER) == 0
     assert rw.ask("read", THIRD) == NEW
 
 
@@ -300,7 +301,7 @@ def test_readers_behind_a_writer_that_is_gone_are_served(rw, heard, by):
     rw.queue("write", OTHER, waited=2_000)
     rw.queue("read", THIRD, waited=1_000)
     if by == "leaving":
-        rw.abandon("write", OTHER)
+        rw.release("write", OTHER)
     else:
         rw.end_place(OTHER)
         rw.release("read", ME)
@@ -313,7 +314,7 @@ def test_readers_behind_a_writer_that_is_gone_are_served(rw, heard, by):
 def test_rollback_that_keeps_waiting_serves_no_waiter(rw, heard, mode):
     rw.ask(mode, ME)
     rw.queue("write", OTHER)
-    assert rw.abandon(mode, ME, leave=False) == 1
+    assert rw.abandon(mode, ME) == 1
     assert heard() == []
     assert rw.holders() == set()
     assert rw.waiters() == {OTHER}
@@ -365,7 +366,7 @@ def test_reader_that_reads_here_already_does_not_get_less(rw, heard, lasts):
     """A renewal made its claim while it still has a place."""
     rw.ask("write", ME)
     rw.queue("read", OTHER)
-    rw.abandon("write", ME, leave=False)
+    rw.abandon("write", ME)
     assert rw.renew("read", OTHER, count=2) == 1
     rw.ask("read", THIRD)
     rw.release("read", THIRD)
@@ -448,8 +449,8 @@ def test_renewal_works_without_memory(rw, mode, lasts):
 
 REFUSED = {
     "renewal": lambda rw: rw.renew("read"),
+    "release": lambda rw: rw.release("read"),
     "rollback": lambda rw: rw.abandon("read"),
-    "rollback that keeps waiting": lambda rw: rw.abandon("read", leave=False),
 }
 
 

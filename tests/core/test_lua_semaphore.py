@@ -55,7 +55,7 @@ class SlotNode:
         return self.node.run("semaphore_release", KEYS.all, owner, count, remain)
 
     def abandon(self, owner, *, leave=True, place=()):
-        return self.node.run("semaphore_abandon", KEYS.all, owner, int(leave), *place)
+        return self.node.run("semaphore_abandon", KEYS.all, owner, 0 if leave else -1, *place)
 
     def confirm(self, owner, slots, lease=LEASE):
         return self.node.run("semaphore_confirm", KEYS.all, owner, slots, lease)

@@ -25,18 +25,6 @@ GUARD = 20_000
 LATER = b"client-a:2"
 
 
-WAYS = {
-    "release": lambda each: each.release(),
-    "abandon": lambda each: each.abandon(leave=True),
-}
-
-
-@pytest.fixture(params=WAYS)
-def give_back(request, each):
-    """Each way in which a lock that ME holds is released."""
-    return lambda: WAYS[request.param](each)
-
-
 @pytest.fixture(params=[0, 7])
 def ask_id(request):
     """The ask id of the waiters' asks; 0: no hand-over."""
@@ -95,7 +83,7 @@ def test_release_leaves_the_queue_whatever_claim_it_finds(each, heard, found):
     if found == "a repaired one":
         each.renew((b"x", ME, 1, LEASE))
     assert each.release(ME) == (found == "a repaired one")
-    assert heard() == ([each.said(THIRD)] if found == "a repaired one" else [])
+    assert heard() == ([] if found == "another's" else [each.said(THIRD)])
     assert each.holder() == (OTHER if found == "another's" else None)
     assert each.waiters() == [THIRD]
 
@@ -104,11 +92,10 @@ def test_release_leaves_the_queue_whatever_claim_it_finds(each, heard, found):
     ("late", "reply"),
     [
         (lambda each: each.release(EARLIER), 0),
-        (lambda each: each.abandon(EARLIER, leave=True), 0),
-        (lambda each: each.abandon(EARLIER, leave=False), 0),
+        (lambda each: each.abandon(EARLIER), 0),
         (lambda each: each.renew((b"x", EARLIER, 1, 60_000)), [0]),
     ],
-    ids=["release", "rollback", "rollback that keeps waiting", "renewal"],
+    ids=["release", "rollback that keeps waiting", "renewal"],
 )
 def test_late_command_of_an_earlier_hold_touches_neither_a_later_one_nor_its_place(each, lasts, late, reply):
     """The command, here also an ask, comes over a connection that was given up."""
@@ -159,9 +146,7 @@ def test_lock_goes_down_the_queue_with_the_ask_ids(each, heard, ask_id):
     ],
     ids=str,
 )
-def test_new_holder_has_one_hold_for_as_long_as_its_place_or_the_lease_in_its_ask_id(
-    each, heard, give_back, lasts, case
-):
+def test_new_holder_has_one_hold_for_as_long_as_its_place_or_the_lease_in_its_ask_id(each, heard, lasts, case):
     """It may have stopped. Then the lock is free when its place ends."""
     place, since, ask_id, left = case
     each.acquire(count=3)
@@ -169,7 +154,7 @@ def test_new_holder_has_one_hold_for_as_long_as_its_place_or_the_lease_in_its_as
         each.queue(OTHER, place=place, ask_id=ask)
     if since:
         each.end_place(OTHER, after=place - since)
-    assert give_back() == 1
+    assert each.release() == 1
     assert each.node.dump()[KEYS.lock] == each.value(OTHER)
     assert lasts(each.left(), left, slack=min(left, SLACK))
     # An older script, which keeps the lock for less, repeats the whole id.
@@ -209,7 +194,7 @@ REMEMBERING = [
 """The guard, the record and its age, and whether the node remembers for long enough."""
 
 
-def test_node_hands_over_only_if_it_remembers_for_long_enough(each, heard, give_back):
+def test_node_hands_over_only_if_it_remembers_for_long_enough(each, heard):
     """A claim that it forgot may still be believed."""
     for guard, kind, age, enough in REMEMBERING:
         each.redis.flushall()
@@ -217,29 +202,29 @@ def test_node_hands_over_only_if_it_remembers_for_long_enough(each, heard, give_
         if kind is not None:
             each.redis.set(BIRTH_KEY, f"{kind} {each.now() - age} -")
         each.queue(OTHER, guard=guard, ask_id=7)
-        give_back()
+        each.release()
         assert each.holder() == (OTHER if enough else None), (guard, kind, age)
         assert heard() == [each.said(OTHER, 7 if enough else 0)], (guard, kind, age)
         assert each.waiters() == [OTHER]
 
 
-def test_head_is_only_woken_where_the_claim_is_refused(each, heard, give_back):
+def test_head_is_only_woken_where_the_claim_is_refused(each, heard):
     """The release succeeds in any case. The waiter that asks gets the node's error."""
     each.acquire()
     each.line_up(OTHER, THIRD, ask_id=7)
     with each.node.refused_claims():
-        assert give_back() == 1
+        assert each.release() == 1
         assert heard() == [each.said(OTHER)]
     assert each.holder() is None
     assert each.waiters() == [OTHER, THIRD]
 
 
-def test_head_gets_one_correct_message_without_memory(each, heard, give_back):
+def test_head_gets_one_correct_message_without_memory(each, heard):
     """The server decides whether the claim fits in the room of the released one."""
     each.acquire()
     each.line_up(OTHER, THIRD, ask_id=7)
     with each.node.out_of_memory():
-        assert give_back() == 1
+        assert each.release() == 1
         holder = each.holder()
         assert heard() == [each.said(OTHER, 7 if holder else 0)]
     assert holder in (OTHER, None)
@@ -250,7 +235,7 @@ def test_head_gets_one_correct_message_without_memory(each, heard, give_back):
 
 
 @pytest.mark.parametrize("gone", ["its place has expired", "its entry is lost", "its client does not listen"])
-def test_dead_waiter_is_skipped_and_has_nothing(each, give_back, ask_id, gone):
+def test_dead_waiter_is_skipped_and_has_nothing(each, ask_id, gone):
     each.acquire()
     each.line_up(OTHER, THIRD, ask_id=ask_id)
     if gone == "its place has expired":
@@ -259,16 +244,16 @@ def test_dead_waiter_is_skipped_and_has_nothing(each, give_back, ask_id, gone):
         each.redis.hdel(KEYS.places, waiter_of(OTHER))
     listening = [THIRD] if gone == "its client does not listen" else [OTHER, THIRD]
     with each.node.listening(*map(wake_channel, listening)) as subscription:
-        give_back()
+        each.release()
         assert each.node.messages(subscription) == [each.said(THIRD, ask_id)]
     assert each.waiters() == [THIRD]
     assert each.holder() == (THIRD if ask_id else None)
 
 
-def test_queue_of_dead_waiters_is_emptied(each, give_back, ask_id):
+def test_queue_of_dead_waiters_is_emptied(each, ask_id):
     each.acquire()
     each.line_up(OTHER, THIRD, FOURTH, ask_id=ask_id)
-    give_back()
+    each.release()
     assert each.node.dump() == {}, "the claims handed over to them are removed"
 
 
@@ -289,7 +274,7 @@ def test_wake_channel_and_names_with_blanks_are_kept_whole(each, ask_id):
 def test_rollback_that_keeps_waiting_gets_no_hand_over_before_it_asks_again(each, heard, asked):
     each.acquire(OTHER)
     each.queue(ME, ask_id=asked)
-    each.abandon(ME, leave=False)
+    each.abandon(ME)
     each.release(OTHER)
     assert heard() == [each.said(ME, 0)]
     assert each.holder() is None
@@ -302,8 +287,8 @@ def test_waiter_that_leaves_a_free_lock_wakes_the_head(each, heard, ask_id, leav
     """It was woken, or got the lock, and gave up before it read that, or never was. Nothing else wakes the head."""
     each.acquire()
     each.line_up(*([ME] if leaver == ME else []), OTHER, THIRD, FOURTH, ask_id=ask_id)
-    each.abandon(leave=False)
-    assert each.abandon(leaver, leave=True) == 0
+    each.abandon()
+    assert each.release(leaver) == 0
     assert each.holder() is None, "whether it is a lock or a mutex is not known any more"
     assert heard() == [each.said(THIRD if leaver == OTHER else OTHER)]
 
@@ -311,14 +296,13 @@ def test_waiter_that_leaves_a_free_lock_wakes_the_head(each, heard, ask_id, leav
 # "Every command may arrive late, twice or not at all."
 
 
-@pytest.mark.parametrize(("call", "ask_id"), [("release", 0), ("release", 7), ("abandon", 7)])
-def test_repeated_end_of_a_claim_does_not_touch_the_new_holders(each, heard, call, ask_id):
+def test_repeated_end_of_a_claim_does_not_touch_the_new_holders(each, heard, ask_id):
     each.acquire()
     each.line_up(OTHER, THIRD, ask_id=ask_id)
-    WAYS[call](each)
+    each.release()
     heard()
     before, left = each.node.dump(), each.left()
-    assert [WAYS[call](each), each.abandon(ME, leave=False)] == [0, 0]
+    assert [each.release(), each.abandon()] == [0, 0]
     assert each.node.dump() == before
     assert 0 < each.left() <= left or not ask_id
-    assert heard() == []
+    assert heard() == ([] if ask_id else [each.said(OTHER)]), "of a free lock, the next waiter is woken again"

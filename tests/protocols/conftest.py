@@ -5,7 +5,7 @@ Effects are spelled:
 
     ask lock_acquire            a Broadcast of that script; "ask lock_acquire for a place" if the waiter queues
     ask nothing                 a Broadcast whose command was not made
-    tell lock_abandon           a Tell of that script; "tell lock_abandon, leave" if the waiter leaves its queues
+    tell lock_release           a Tell of that script; "tell lock_release, stay" if the waiter keeps its places
     wait                        a plain Wait, or one for a turn to ask again, which comes at the earliest instant;
                                 "wait for wake-up", "wait for end" with the key of either
     signal                      a Signal
@@ -185,8 +185,8 @@ class Toy:
                 text = f"{'ask' if isinstance(effect, Broadcast) else 'tell'} {command.script.name}"
                 if command.script.name.endswith("_acquire") and any(b"_queue:" in key for key in command.keys):
                     text += " for a place"
-                if command.script.name.endswith("_abandon") and command.args[1]:
-                    text += ", leave"
+                if command.args[1:2] == (-1,):
+                    text += ", stay"
                 return text
             case Wait(key=None):
                 return "wait"

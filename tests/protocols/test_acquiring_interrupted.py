@@ -70,7 +70,7 @@ class Acquire:
                 return toy.all_say(self._grant) if self._grant else toy.answers(*range(5, 10))
             case Wait(until=until):
                 return toy.slept(min(0.05, max(until - toy.now, 0.0)), handed=self._handed)
-            case Tell() if "abandon" in described and effect.deliver_to == ALL:
+            case Tell() if ("_release" in described or "_abandon" in described) and effect.deliver_to == ALL:
                 self.rolled_back.add(effect.command.args[0])
         return None
 

@@ -29,7 +29,7 @@ def test_waiter_gives_up_at_its_deadline_and_leaves_the_queues(toy):
         ("ask lock_acquire for a place", busy(toy)),
         ("wait for wake-up", toy.slept()),
         ("ask lock_acquire for a place", busy(toy)),
-        "tell lock_abandon, leave",
+        "tell lock_release",
         timeout=1.5,
     )
     assert result is None
@@ -42,7 +42,7 @@ def test_waiter_gives_up_at_its_deadline_and_leaves_the_queues(toy):
 @pytest.mark.parametrize(("timeout", "longest"), [(9.0, 0.25), (0.12, 0.12), (0.001, 0.03)])
 def test_rounds_of_a_waiter_end_soon_after_its_deadline(toy, timeout, longest):
     silence = ("ask lock_acquire", toy.all_say(None))
-    script = [silence, "tell lock_abandon"]
+    script = [silence, "tell lock_release, stay"]
     if timeout == 9.0:
         script += [("wait", toy.slept()), ("ask lock_acquire", won(toy))]
         toy.acquire(*script, timeout=timeout)
@@ -57,7 +57,7 @@ def test_rounds_of_a_waiter_end_soon_after_its_deadline(toy, timeout, longest):
 
 def pause_after(toy, *replies, **fields):
     """Return how long a waiter sleeps after these replies."""
-    rolled_back = [] if all(isinstance(reply, list) for reply in replies) else ["tell lock_abandon"]
+    rolled_back = [] if all(isinstance(reply, list) for reply in replies) else ["tell lock_release, stay"]
     toy.acquire(
         ("ask lock_acquire for a place", toy.answers(*replies)),
         *rolled_back,
@@ -102,10 +102,10 @@ def test_waiter_expects_a_quorum_of_nodes_that_granted_and_claims_that_expire(ma
 
 def test_split_votes_spread_contenders_further_apart_each_time(toy):
     split = toy.answers(*SPLIT, takes=0.0)
-    again = [("ask lock_acquire for a place", split), "tell lock_abandon", ("wait for wake-up", toy.slept())]
+    again = [("ask lock_acquire for a place", split), "tell lock_release, stay", ("wait for wake-up", toy.slept())]
     toy.acquire(
         ("ask lock_acquire", split),
-        "tell lock_abandon",
+        "tell lock_release, stay",
         ("wait", toy.slept()),
         *again * 11,
         ("ask lock_acquire for a place", won(toy)),
@@ -121,7 +121,7 @@ def test_split_votes_spread_contenders_further_apart_each_time(toy):
 
 
 def test_waiter_sleeps_through_an_outage_until_the_deadline(toy):
-    replies = {"ask lock_acquire": without_quorum(toy), "tell lock_abandon": None, "wait": toy.slept()}
+    replies = {"ask lock_acquire": without_quorum(toy), "tell lock_release, stay": None, "wait": toy.slept()}
     with pytest.raises(QuorumError) as caught:
         toy.drive(toy.acquiring(timeout=2.0), lambda described, effect: replies[described])
     assert 1002.0 <= toy.now < 1002.05
@@ -135,7 +135,7 @@ def test_outage_that_ends_in_time_is_not_an_error(toy, sent):
     state = toy.acquire(
         ("ask lock_acquire", toy.all_say("down", sent=sent)),
         # A round sent to no node needs no rollback.
-        *(["tell lock_abandon"] if sent else []),
+        *(["tell lock_release, stay"] if sent else []),
         ("wait", toy.slept()),
         ("ask lock_acquire", won(toy)),
     )
@@ -147,7 +147,7 @@ def test_last_round_decides_between_busy_and_outage(toy):
         ("ask lock_acquire", without_quorum(toy)),
         ("wait", toy.slept()),
         ("ask lock_acquire", toy.all_say(held(), takes=0.02)),
-        "tell lock_abandon",
+        "tell lock_release, stay",
         timeout=0.02,
     )
     assert result is None
@@ -158,10 +158,10 @@ def test_last_try_without_time_for_answers_repeats_the_outcome_of_the_round_befo
     refused = ("ask lock_acquire for a place", toy.all_say(held()))
     silent = ("ask lock_acquire for a place", toy.all_say(None))
     slept = ("wait for wake-up", toy.slept())
-    leave = "tell lock_abandon, leave"
+    leave = "tell lock_release"
     assert toy.acquire(refused, slept, silent, leave, timeout=0.1, crowded=True) is None
     assert toy.requested.holder is not None, "that round told it"
-    silent_again, rollback = ("ask lock_acquire", toy.all_say(None)), "tell lock_abandon"
+    silent_again, rollback = ("ask lock_acquire", toy.all_say(None)), "tell lock_release, stay"
     paused = ("wait", toy.slept())
     with pytest.raises(QuorumError):
         toy.acquire(paused, silent, leave, paused, silent_again, rollback, timeout=0.3, crowded=True)

@@ -46,7 +46,7 @@ def test_failed_write_back_is_rolled_back_and_raised(toy, fenced):
         fenced(
             (ASK, toy.answers(7, 9, 8, "down", "down")),
             (WRITE, toy.answers(9, "UNCLAIMED", "UNCLAIMED", "UNCLAIMED", 9)),
-            "tell lock_abandon",
+            "tell lock_release, stay",
             timeout=0.0,
         )
     assert toy.told[0].deliver_to == 0b11111
@@ -58,7 +58,7 @@ def test_write_back_that_comes_too_late_is_rolled_back(toy, fenced):
         fenced(
             (ASK, toy.answers(7, 9, 8, 7, 7)),
             (WRITE, toy.all_say(9, takes=31.0)),
-            "tell lock_abandon",
+            "tell lock_release, stay",
             timeout=0.0,
         )
 
@@ -72,7 +72,7 @@ def test_acquire_that_waits_tries_again_after_a_failed_write_back(toy, fenced):
     state = fenced(
         (ASK, toy.answers(7, 9, 8, 7, 7)),
         (WRITE, toy.all_say("down")),
-        "tell lock_abandon",
+        "tell lock_release, stay",
         ("wait", toy.slept()),
         (ASK, toy.all_say(10)),
         timeout=5.0,
@@ -86,7 +86,7 @@ def test_acquire_that_waits_tries_again_after_a_failed_write_back(toy, fenced):
 def test_interrupted_acquire_is_rolled_back_everywhere(toy, at):
     steps = fencing(toy)
     script = [(ASK, toy.answers(7, 9, 8, 7, 7)), (WRITE, toy.all_say(9))]
-    assert toy.interrupt(steps, script, at) == ["tell lock_abandon"]
+    assert toy.interrupt(steps, script, at) == ["tell lock_release, stay"]
     assert toy.told[0].deliver_to == 0b11111
 
 
@@ -110,7 +110,7 @@ def test_claims_that_were_ours_count_with_their_new_tokens(toy, fenced):
     split = toy.answers(7, 7, held(20.0, A), held(20.0, B), held(20.0, B))
     state = fenced(
         (ASK, split),
-        "tell lock_abandon",
+        "tell lock_release, stay",
         ("wait", toy.slept()),
         (PLACE, toy.answers(-8, -8, 8, 6, 6)),
     )

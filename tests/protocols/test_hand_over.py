@@ -90,7 +90,7 @@ def test_lock_handed_over_by_too_few_at_the_deadline_is_left(toy):
             (ASK, busy(toy)),
             (SLEEP, toy.slept(handed=0b00011)),
             (ASK, toy.answers(OURS, OURS, held(), held(), held())),
-            "tell lock_abandon, leave",
+            "tell lock_release",
             crowded=True,
             timeout=0.3,
         )
@@ -221,7 +221,7 @@ def test_hand_over_after_a_rollback_does_not_count(toy, replies):
     """It may have come before the rollback, which then has undone it."""
     state = toy.acquire(
         (ASK, toy.answers(*replies)),
-        "tell lock_abandon",
+        "tell lock_release, stay",
         (SLEEP, toy.slept(0.0, handed=ALL)),
         (ASK, won(toy)),
         crowded=True,
@@ -233,7 +233,7 @@ def test_hand_over_after_a_rollback_does_not_count(toy, replies):
 def test_waiter_takes_over_after_the_next_ask_that_is_not_rolled_back(toy):
     state = toy.acquire(
         (ASK, toy.answers(held(), held(), held(), held(), NEW)),
-        "tell lock_abandon",
+        "tell lock_release, stay",
         (SLEEP, toy.slept(0.01, handed=ALL)),
         (ASK, busy(toy)),
         (SLEEP, toy.slept(0.01, handed=ALL)),

@@ -75,7 +75,7 @@ def test_release_that_finds_the_claim_dropped_by_a_renewal_that_was_under_way_is
     renewed = toy.perform(toy.start(renewing), toy.codes(*[OURS] * 5))
 
     def end_renewal():
-        assert toy.begin(renewing.send(renewed)) == "tell lock_abandon, leave"
+        assert toy.begin(renewing.send(renewed)) == "tell lock_release"
         with pytest.raises(StopIteration):
             renewing.send(None)
 
@@ -152,7 +152,7 @@ def test_interrupted_release_reaches_the_nodes_all_the_same_and_wakes_sleepers(t
     toy.start(sleep(toy, state))
     script = [("ask lock_release", toy.all_say(HAD))]
     cleanup = toy.interrupt(release(toy.session, state, toy.now), script, 0)
-    assert cleanup == ["tell lock_abandon, leave", "signal"], "a wake-up on the nodes too, as by the release"
+    assert cleanup == ["tell lock_release", "signal"], "a wake-up on the nodes too, as by the release"
     assert toy.told[-1].deliver_to == ALL
     assert len(toy.session.holds) == 0
     assert not state.live
@@ -181,7 +181,7 @@ def test_release_that_is_interrupted_late_does_not_touch_a_hold_that_its_owner_a
 
     new, script = [], ("ask lock_release", toy.all_say(HAD, meanwhile=acquire_again))
     with pytest.raises(Interruption):
-        run_release(toy, old, script, "tell lock_abandon, leave")
+        run_release(toy, old, script, "tell lock_release")
     assert toy.told[-1].command.args[0] == old.claim
     assert toy.owner.holds == {toy.keys.hold: new[0]}
     toy.give_back(new[0])
@@ -327,7 +327,7 @@ def test_lose_ends_a_hold_once_on_all_nodes_and_reports_it(toy, state):
     assert state.lost == "a reason"
     assert not state.valid(0.0)
     (undo,) = toy.told
-    assert undo.command.args == (toy.owner.claim(1), 1, toy.keys.channel)
+    assert undo.command.args == (toy.owner.claim(1), 0, toy.keys.channel)
     assert undo.deliver_to == ALL
     assert toy.events == [HoldLost("x", str(toy.owner), "a reason", state)]
     assert list(toy.session.holds) == [state], "its owner does not know yet"
@@ -341,7 +341,7 @@ def test_loss_is_reported_even_after_an_interruption(make_toy):
         toy = make_toy()
         state = toy.take()
         toy.start(sleep(toy, state))
-        script = ["tell lock_abandon, leave", "signal", "notify HoldLost"]
+        script = ["tell lock_release", "signal", "notify HoldLost"]
         done = toy.interrupt(lose(state, "a reason"), script, at)
         assert [step for step in done if not step.startswith("tell")] == cleanup
 

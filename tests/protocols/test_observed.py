@@ -51,7 +51,7 @@ def test_observed_acquire_reports_its_outcome_after_everything_else(toy):
 def test_observed_acquire_that_fails_reports_it_and_raises(toy):
     steps = observed(toy.session, toy.request(timeout=0.0), toy.now, acquire, kind="lock")
     with pytest.raises(QuorumError):
-        toy.play(steps, ("ask lock_acquire", toy.all_say(None)), "tell lock_abandon", "notify AcquireEnded")
+        toy.play(steps, ("ask lock_acquire", toy.all_say(None)), "tell lock_release, stay", "notify AcquireEnded")
     (ended,) = toy.events
     assert (ended.outcome, ended.hold, ended.error) == ("no_quorum", None, "QuorumError")
 
@@ -61,7 +61,7 @@ def test_record_of_a_wait_tells_what_happened_in_it(toy):
     toy.play(
         steps,
         ("ask lock_acquire", toy.answers(*SPLIT)),
-        "tell lock_abandon",
+        "tell lock_release, stay",
         ("wait", toy.slept()),
         ("ask lock_acquire for a place", busy(toy)),
         ("wait for wake-up", toy.slept(0.05, handed=0b11111)),

@@ -86,7 +86,7 @@ def test_ticket_is_drawn_again_if_no_quorum_reports_one(toy):
     fair(
         toy,
         (ASK, toy.answers(NEW, NEW, knows(4, A), knows(4, B), "down")),
-        "tell lock_abandon",
+        "tell lock_release, stay",
         ("wait", toy.slept()),
         (ASK, toy.all_say(knows(4))),
         (ASK, toy.all_say(NEW)),
@@ -95,7 +95,7 @@ def test_ticket_is_drawn_again_if_no_quorum_reports_one(toy):
 
 
 def test_acquire_that_does_not_wait_draws_no_ticket(toy):
-    assert fair(toy, (ASK, toy.all_say(knows(4))), "tell lock_abandon", timeout=0.0) is None
+    assert fair(toy, (ASK, toy.all_say(knows(4))), "tell lock_release, stay", timeout=0.0) is None
     assert [command.args[4] for command in toy.commands[:1]] == [0], "it asks for no place"
 
 
@@ -108,10 +108,10 @@ def test_ticket_is_not_renewed_while_too_few_answer_and_presented_again_when_the
         toy,
         (ASK, toy.all_say(knows(4))),
         (ASK, toy.answers(drew(5), NEW, "down", "down", "down")),
-        "tell lock_abandon",
+        "tell lock_release, stay",
         ("wait", toy.slept(handed=0b11111)),
         (ASK, toy.answers(drew(5), NEW, "down", "down", "down")),
-        "tell lock_abandon",
+        "tell lock_release, stay",
         ("wait", toy.slept()),
         (ASK, toy.all_say(knows(9))),
         (ASK, toy.all_say(drew(5))),
@@ -129,10 +129,10 @@ def test_waiter_by_arrival_leaves_while_too_few_answer_and_returns_with_its_arri
     ask = "ask lock_acquire for a place"
     toy.acquire(
         (ask, toy.answers(held(), held(), "down", "down", "down")),
-        "tell lock_abandon, leave",
+        "tell lock_release",
         ("wait", toy.slept()),
         ("ask lock_acquire", toy.all_say("down", takes=2.0)),
-        "tell lock_abandon",
+        "tell lock_release, stay",
         ("wait", toy.slept()),
         ("ask lock_acquire", toy.all_say(held())),
         (ask, toy.all_say(held())),
@@ -173,7 +173,7 @@ def test_waiter_that_was_interrupted_leaves_the_places_that_it_may_have(toy, at,
         ("wait for wake-up", toy.slept(handed=0b11111)),
     ]
     cleanup = toy.interrupt(toy.acquiring(kind=FAIR_LOCK), script, at)
-    assert cleanup == ["tell lock_abandon, leave" if leaves else "tell lock_abandon"]
+    assert cleanup == ["tell lock_release" if leaves else "tell lock_release, stay"]
 
 
 # Sleeping.
@@ -196,7 +196,7 @@ def test_waiter_with_a_ticket_looks_again_soon(toy, replies, most):
         toy,
         (ASK, toy.all_say(knows(4))),
         (ASK, toy.answers(*replies)),
-        *(["tell lock_abandon"] if "down" in replies else []),
+        *(["tell lock_release, stay"] if "down" in replies else []),
         ("wait for wake-up", toy.slept()),
         (ASK, toy.all_say(NEW)),
     )
@@ -244,7 +244,7 @@ def test_spinning_leaves_no_place_and_sleeps_by_its_backoff(toy):
         return tries / 10
 
     refused = ("ask lock_acquire", toy.all_say([20_000, A]))
-    script = [refused, "tell lock_abandon", ("wait", toy.slept())] * 3
+    script = [refused, "tell lock_release, stay", ("wait", toy.slept())] * 3
     state = toy.acquire(*script, ("ask lock_acquire", toy.all_say(NEW)), queue=partial(NoQueue, backoff))
     assert state.valid(toy.now)
     assert asked == [(1, 0.5), (2, 0.5), (3, 0.5)]
@@ -269,8 +269,8 @@ def test_backoff_that_raises_rolls_the_attempt_back(toy):
     with pytest.raises(ValueError, match="no such pause"):
         toy.acquire(
             ("ask lock_acquire", toy.all_say([20_000, A])),
-            "tell lock_abandon",
-            "tell lock_abandon",
+            "tell lock_release, stay",
+            "tell lock_release, stay",
             queue=partial(NoQueue, backoff),
         )
     assert len(toy.session.holds) == 0

@@ -12,8 +12,8 @@ from redsync.exceptions import ConfigurationError, QuorumError
 from tests.support.slots import V1, got
 
 ASK = "ask semaphore_acquire for a place"
-UNDO = "tell semaphore_abandon"
-LEAVE = "tell semaphore_abandon, leave"
+UNDO = "tell semaphore_abandon, stay"
+LEAVE = "tell semaphore_abandon"
 CONFIRM = "tell semaphore_confirm"
 CLOCK = "wait"
 """A look at the clock."""

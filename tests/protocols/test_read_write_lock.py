@@ -45,7 +45,7 @@ def test_reader_that_asks_to_write_is_refused_before_any_node_is_asked(toy):
 def test_reader_that_lost_its_lock_gets_the_loss_instead(toy):
     take(toy, READ)
     toy.now += 31
-    for lost in ["tell read_write_lock_abandon, leave", "notify HoldLost"], []:
+    for lost in ["tell read_write_lock_release", "notify HoldLost"], []:
         with pytest.raises(LeaseLostError, match="without a renewal"):
             toy.play(acquiring(toy, WRITE), *lost)
 

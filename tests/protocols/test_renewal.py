@@ -13,7 +13,7 @@ from tests.support.toy_replies import LOSS
 OURS, REPAIRED, THEIRS, WRONG_TYPE = 2, 1, 0, -1
 ALL = 0b11111
 LEASE, DRIFT = 30.0, 0.302
-ROLLBACK = "tell lock_abandon, leave"
+ROLLBACK = "tell lock_release"
 """After a hold ended during its renewal: its end may have gone out first, and the renewal made the claim again."""
 
 
@@ -269,7 +269,7 @@ def test_extend_of_a_hold_released_meanwhile_is_an_error(toy, answer):
     answers = toy.all_say(answer, meanwhile=lambda: toy.give_back(state))
     steps = extend(toy.session, state, 60.0, toy.now)
     with pytest.raises(NotOwnedError):
-        toy.play(steps, ("ask lock_renew", answers), "tell lock_abandon, leave")
+        toy.play(steps, ("ask lock_renew", answers), "tell lock_release")
     assert state.lost is None
 
 

@@ -36,13 +36,13 @@ def test_round_is_not_rolled_back_if_each_node_that_got_it_has_refused(toy, repl
 def test_round_is_rolled_back_if_a_node_may_have_granted(toy, last):
     toy.acquire(
         ("ask lock_acquire for a place", toy.answers(held(), held(), held(), held(), last)),
-        "tell lock_abandon",
+        "tell lock_release, stay",
         ("wait for wake-up", toy.slept()),
         ("ask lock_acquire for a place", won(toy)),
         crowded=True,
     )
     (rollback,) = toy.told
-    assert rollback.command.args == (toy.owner.claim(1), 0, toy.keys.channel), "the place stays"
+    assert rollback.command.args == (toy.owner.claim(1), -1, toy.keys.channel), "the place stays"
     assert rollback.deliver_to == 0b11111
 
 
@@ -52,7 +52,7 @@ def test_round_with_a_place_hears_all_nodes_before_it_is_lost(toy):
     toy.acquire(
         ("ask lock_acquire", toy.answers(*replies)),
         ("ask lock_acquire for a place", toy.answers(*replies)),
-        "tell lock_abandon",
+        "tell lock_release, stay",
         ("wait for wake-up", toy.slept()),
         ("ask lock_acquire for a place", won(toy)),
     )
@@ -65,7 +65,7 @@ def test_round_is_rolled_back_for_a_node_that_granted_and_that_the_next_round_di
     toy.acquire(
         ("ask lock_acquire", toy.answers(NEW, held(), held(), held(), held())),
         ("ask lock_acquire for a place", toy.answers("kept out", held(), held(), held(), held(), sent=0b11110)),
-        "tell lock_abandon",
+        "tell lock_release, stay",
         ("wait for wake-up", toy.slept()),
         ("ask lock_acquire for a place", toy.all_say(NEW)),
     )
@@ -77,7 +77,7 @@ def test_waiter_leaves_the_queues_even_if_its_next_round_reached_no_node(toy):
         ("ask lock_acquire for a place", busy(toy)),
         ("wait for wake-up", toy.slept()),
         ("ask lock_acquire for a place", without_quorum(toy)),
-        "tell lock_abandon, leave",
+        "tell lock_release",
         ("wait", toy.slept()),
         ("ask lock_acquire", without_quorum(toy)),
         ("wait", toy.slept()),
@@ -90,7 +90,7 @@ def test_waiter_leaves_the_queues_even_if_its_next_round_reached_no_node(toy):
 def test_rollback_is_also_owed_to_nodes_that_did_not_answer(toy):
     answers = toy.answers(NEW, None, None, None, "down", sent=0b01111)
     with pytest.raises(QuorumError):
-        toy.acquire(("ask lock_acquire", answers), "tell lock_abandon", timeout=0.0)
+        toy.acquire(("ask lock_acquire", answers), "tell lock_release, stay", timeout=0.0)
     assert toy.told[0].deliver_to == 0b01111
 
 
@@ -102,18 +102,18 @@ def test_acquire_interrupted_while_it_gives_up_leaves_its_queues(toy, at):
     script = [
         ("ask lock_acquire", busy(toy)),
         ("ask lock_acquire for a place", toy.all_say(held(), takes=0.2)),
-        "tell lock_abandon, leave",
+        "tell lock_release",
     ]
     cleanup = toy.interrupt(toy.acquiring(timeout=0.1), script, at)
-    assert cleanup == ["tell lock_abandon, leave" if at else "tell lock_abandon"]
+    assert cleanup == ["tell lock_release" if at else "tell lock_release, stay"]
 
 
 WINS = {
-    "by a grant": lambda toy: [("ask lock_acquire", won(toy)), "tell lock_abandon"],
+    "by a grant": lambda toy: [("ask lock_acquire", won(toy)), "tell lock_release, stay"],
     "by a hand-over": lambda toy: [
         ("ask lock_acquire for a place", busy(toy)),
         ("wait for wake-up", toy.slept(0.2, handed=0b00111)),
-        "tell lock_abandon, leave",
+        "tell lock_release",
     ],
 }
 

@@ -200,7 +200,7 @@ def test_too_many_to_release_are_an_error_without_effect(toy, pool, take):
 
 def test_loss_of_one_is_raised_when_all_have_been_released(toy, pool, take):
     first, second = take(0), take(1)
-    toy.play(lose(second, "a reason"), "tell semaphore_abandon, leave", "notify HoldLost")
+    toy.play(lose(second, "a reason"), "tell semaphore_abandon", "notify HoldLost")
     with pytest.raises(LeaseLostError, match="the permit of semaphore 'x' was lost: a reason"):
         toy.play(release_latest(toy.session, pool, 2, toy.now), ("ask semaphore_release", toy.all_say(1)))
     assert (first.count, second.count) == (0, 0)
@@ -256,7 +256,7 @@ def test_interrupted_release_ends_all_that_it_was_to_release_without_waiting(toy
     """Of a permit for several it leaves the rest."""
     earlier, _ = take(*range(1 + left)), take(3)
     steps = release_latest(toy.session, pool, 2, toy.now)
-    after = ["tell semaphore_abandon, leave", "tell semaphore_release", "tell semaphore_release"]
+    after = ["tell semaphore_abandon", "tell semaphore_release", "tell semaphore_release"]
     assert toy.interrupt(steps, [("ask semaphore_release", None)], 0) == after
     assert [(state.count, state.live) for state in toy.session.holds] == [(left, True)] * (left > 0)
     assert toy.told[-1].command.args[:2] == (earlier.claim, left)

@@ -25,9 +25,9 @@ def test_permit_without_room_draws_a_ticket_and_waits(toy, semaphore):
     assert [args[4:6] for args in asked] == [(0, 0), (3000, 8), (3000, 8)]
     back, drop = toy.told
     place = (1, 0, 3000, 8, asked[1][6])
-    assert back.command.args[1:] == (0, *place), "it gets the place again that a grant has removed"
+    assert back.command.args[1:] == (-1, *place), "it gets the place again that a grant has removed"
     assert back.deliver_to == 0, "at once or never: it may have left by then"
-    assert (drop.command.args[1:], drop.deliver_to) == ((0,), 0b11111)
+    assert (drop.command.args[1:], drop.deliver_to) == ((-1,), 0b11111)
 
 
 def test_place_is_pending_for_nodes_that_only_the_rollback_has_reached(toy, semaphore):
@@ -40,7 +40,7 @@ def test_place_is_pending_for_nodes_that_only_the_rollback_has_reached(toy, sema
         ROLLBACK,
         ("wait for wake-up", toy.slept()),
         (ASK, toy.answers(full(), full(), full(), None, None, sent=asked)),
-        f"{ROLLBACK}, leave",
+        "tell semaphore_abandon",
     )
     assert semaphore.play(*script, timeout=0.5) is None
     assert [told.deliver_to for told in toy.told] == [0, 0b00111, 0b11111]

@@ -198,7 +198,7 @@ def test_interrupted_shutdown_releases_the_rest_and_withdraws(make_toy, at):
     toy = make_toy(client=CLIENT)
     states = [toy.take(name) for name in ("a", "b", "c")]
     script = [*["tell lock_release"] * 3, "tell client_announce"]
-    interrupted = ["tell lock_abandon, leave"] if at < 3 else []
+    interrupted = ["tell lock_release"] if at < 3 else []
     steps = toy.interrupt(shutdown(toy.session, 0.0), script, at)
     assert steps == [*interrupted, *script[at + 1 : 3], "tell client_announce"]
     dropped = [told.command.keys[0] for told in toy.told[at + 1 : -1]]
@@ -211,5 +211,5 @@ def test_interrupted_shutdown_wakes_sleepers_that_wait_for_the_end(toy):
     for name in ("a", "b"):
         toy.start(wait_end(toy.take(name), lambda: False, toy.now, None))
     script = ["tell lock_release", "signal", "tell lock_release", "signal"]
-    after = ["tell lock_abandon, leave", "signal", "tell lock_release", "signal"]
+    after = ["tell lock_release", "signal", "tell lock_release", "signal"]
     assert toy.interrupt(shutdown(toy.session, 0.0), script, at=0) == after

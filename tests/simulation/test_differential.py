@@ -342,10 +342,7 @@ class Chance:
 
     def lock_release(self):
         lock = self.lock
-        return lock.all, (self.of(OWNERS), self.of([0, 0, 1, 2]), lock.channel)
-
-    def lock_abandon(self):
-        return self.lock.all, (self.of(OWNERS), self.of([0, 1]), self.lock.channel)
+        return lock.all, (self.of(OWNERS), self.of([-1, 0, 0, 1, 2]), lock.channel)
 
     def lock_renew(self):
         keys = tuple(lock.lock for lock in self.some([self.lock, self.lock, *LOCKS]))
@@ -365,7 +362,7 @@ class Chance:
         words = [word for _ in keys for word in (self.of(IN_MODES), self.rng.randint(1, 3), self.of(LEASES))]
         return keys, (*words, *self.of([(), (1,)]))
 
-    read_write_lock_abandon, read_write_lock_release = in_a_mode(lock_abandon), in_a_mode(lock_release)
+    read_write_lock_release = in_a_mode(lock_release)
 
     def name_inspect(self):
         lock = self.of([self.lock, SHELF])
@@ -412,7 +409,7 @@ class Chance:
 
     def semaphore_abandon(self):
         place = self.of([(), (), (self.rng.randint(1, 3), 0, *self.place_in_queue())])
-        return POOL.all, (self.of(OWNERS), 0 if place else self.of([0, 1]), *place)
+        return POOL.all, (self.of(OWNERS), -1 if place else self.of([0, -1]), *place)
 
     def semaphore_renew(self):
         pools = [POOL, SlotKeys.of(b"redsync:", b"zz")]

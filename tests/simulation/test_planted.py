@@ -141,7 +141,7 @@ MISTAKES = [
     Mistake(
         "a rollback drops the claims of others", Exclusion, "is held by", 1,
         scripts=script(
-            "lock_abandon",
+            "lock_release",
             ("redis.call('hdel', KEYS[1], ARGV[1]) == 1", "redis.call('del', KEYS[1]) == 1"),
         ),
     ),

@@ -278,7 +278,7 @@ def break_hand_over(*replacements):
     """Break all scripts that hand a read-write lock over."""
 
     def broken():
-        names = [f"read_write_lock_{verb}" for verb in ("release", "abandon", "acquire")]
+        names = [f"read_write_lock_{verb}" for verb in ("release", "acquire")]
         return {k: v for name in names for k, v in break_script(name, *replacements).items()}
 
     return broken

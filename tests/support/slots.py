@@ -4,7 +4,7 @@ from redsync._core.permits import Limit, SlotKeys
 from redsync._protocols.semaphore import SEMAPHORE, Pool, acquire
 
 V1 = 1 << 32
-ASK, ROLLBACK = "ask semaphore_acquire for a place", "tell semaphore_abandon"
+ASK, ROLLBACK = "ask semaphore_acquire for a place", "tell semaphore_abandon, stay"
 
 
 def full(highest=0, ahead=0):

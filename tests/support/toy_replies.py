@@ -2,7 +2,7 @@
 
 NEW, OURS, WRONG_TYPE = 1, 2, 0
 A, B = b"client-a:1:1", b"client-b:1:1"
-LOSS = ("tell lock_abandon, leave", "notify HoldLost")
+LOSS = ("tell lock_release", "notify HoldLost")
 """The effects by which a hold is lost, and that is reported."""
 SPLIT = (NEW, NEW, [20_000, A], [20_000, B], [20_000, B])
 

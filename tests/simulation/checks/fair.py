@@ -13,9 +13,9 @@ from redsync.testing.simulator.store import Hash, SortedSet
 from redsync.testing.simulator.trace_events import Executed, Faulted, Sent, Stepped
 from tests.simulation.checks.base import OwnChecker, Trial, describe, loses_memory, who
 from tests.simulation.checks.kept import kept_at
-from tests.simulation.checks.rounds import claims, owner_in, parse
+from tests.simulation.checks.rounds import STAYS, claims, owner_in
 
-_ACQUIRE, _RELEASE, _ABANDON = "fair_lock_acquire", "lock_release", "lock_abandon"
+_ACQUIRE, _RELEASE = "fair_lock_acquire", "lock_release"
 _FOREIGN = 0
 
 
@@ -105,7 +105,7 @@ class Queues:
         """Record what a node has executed."""
         node, script, keys, args = executed.node, executed.script, executed.keys, executed.args
         ticket = asked_ticket(script, keys, args)
-        if ticket is None and script not in (_RELEASE, _ABANDON):
+        if ticket is None and script != _RELEASE:
             return
         if isinstance(executed.reply, hiredis.ReplyError) and not str(executed.reply).startswith("FORGETFUL"):
             # It was not executed. But a node that answers FORGETFUL has still taken the place.
@@ -115,8 +115,8 @@ class Queues:
         kept = self._places.setdefault((node, keys[0]), {})
         if ticket and args[4] and executed.reply != _FOREIGN:
             self._keep(kept, executed)
-        if script in (_RELEASE, _ABANDON):
-            leaves, (owner, number) = args[1] == (0 if script == _RELEASE else 1), _parts(args[0])
+        if script == _RELEASE:
+            leaves, (owner, number) = args[1] == 0, _parts(args[0])
             for place in list(kept.values()):
                 left = place.owner == owner and place.number <= number and (leaves or self._is_unwritten(executed))
                 if left or not self._sim.nodes[node].listeners(place.channel):
@@ -124,8 +124,7 @@ class Queues:
 
     def _is_unwritten(self, executed: Executed) -> bool:
         """Return whether a rollback ended a place because the node, which refuses to write, could not change it."""
-        script, node = executed.script, self._sim.nodes[executed.node]
-        return script == _ABANDON and node.store.refusal is not None
+        return executed.args[1] == STAYS and self._sim.nodes[executed.node].store.refusal is not None
 
     def _keep(self, kept: dict[bytes, Place], executed: Executed) -> None:
         node = executed.node
@@ -158,7 +157,6 @@ class Queues:
 
 
 _NEW = 1
-_HANDING = ("lock_release", "lock_abandon")
 
 
 class Turns(OwnChecker):
@@ -198,7 +196,7 @@ class Turns(OwnChecker):
 
     @staticmethod
     def _keys(executed: Executed) -> list[bytes]:
-        if executed.script in _HANDING:
+        if executed.script == _RELEASE:
             return [executed.keys[0]]
         return [claim.key for claim in claims(executed.script, executed.keys, executed.args)]
 
@@ -206,7 +204,7 @@ class Turns(OwnChecker):
         node = executed.node
         before = self._holders.get((node, key))
         holder = self._holders[node, key] = self._holder(node, key)
-        if executed.script in _HANDING:
+        if executed.script == _RELEASE:
             new = holder != before or (executed.reply == _NEW and not self._stays(executed))
         else:
             new = executed.reply == _NEW and asked_ticket(executed.script, executed.keys, executed.args) is not None
@@ -215,7 +213,7 @@ class Turns(OwnChecker):
     @staticmethod
     def _stays(executed: Executed) -> bool:
         """Return whether the command released one acquisition of several."""
-        return executed.script == "lock_release" and executed.args[1] != 0
+        return executed.args[1] not in (0, STAYS)
 
     def _holder(self, node: int, key: bytes) -> bytes | None:
         return next(iter(kept_at(self.sim.nodes[node], key, Hash)), None)
@@ -304,8 +302,7 @@ class Fairness(OwnChecker):
         return None
 
     def _note_sent(self, sent: Sent) -> None:
-        noun, verb = parse(sent.script)
-        if noun != "fair_lock":
+        if sent.script not in (_ACQUIRE, _RELEASE):
             return
         key, claim = sent.keys[0], sent.args[0]
         assert isinstance(claim, bytes), "a claim is text"
@@ -313,7 +310,7 @@ class Fairness(OwnChecker):
         if asked_ticket(sent.script, sent.keys, sent.args) is not None:
             if (key, owner) not in self._attempts:
                 self._attempts[key, owner] = self._begin(key, owner, f"#{sent.number} at {sent.at:.6f}")
-        elif verb == "release" or (verb == "abandon" and sent.args[1]):
+        elif sent.script == _RELEASE and sent.args[1] == 0:
             self._attempts.pop((key, owner), None)
 
     def _begin(self, key: bytes, owner: bytes, began: str) -> _Attempt:

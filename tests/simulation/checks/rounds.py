@@ -13,6 +13,9 @@ READ_WRITE: Final = "read_write_lock"
 MODES: Final = (b"r:", b"w:")
 """To read and to write: how their claims begin."""
 
+STAYS: Final = -1
+"""The count in the rollback of a waiter that keeps its place."""
+
 REENTRANT: Final = ("lock", "fair_lock", "fenced_lock", READ_WRITE)
 """The kinds of claim with a hold count."""
 
@@ -93,7 +96,7 @@ def _read_claims(script: str, keys: tuple[bytes, ...], args: tuple[Any, ...]) ->
     elif verb == "confirm":
         yield Claim(keys[0], args[0], args[1].count(b",") + 1, float(args[2]) / 1000, args[1])
     elif verb == "release":
-        yield Claim(keys[0], args[0], args[1], 0.0)
+        yield Claim(keys[0], args[0], max(args[1], 0), 0.0)
     elif verb in {"abandon", "write_back"}:
         yield Claim(keys[0], args[0], 0, 0.0)
 

@@ -12,7 +12,7 @@ from redsync.testing.simulator.trace_events import Decided, Executed, Faulted, S
 from tests.simulation.checks.base import OwnChecker, Trial, describe, loses_memory, who
 from tests.simulation.checks.kept import Kept, kept_at, kept_claims, kept_places, now_ms
 from tests.simulation.checks.latch_knowledge import EXCHANGE
-from tests.simulation.checks.rounds import MODES, PERMIT, READ_WRITE, Rounds, claims, parse
+from tests.simulation.checks.rounds import MODES, PERMIT, READ_WRITE, STAYS, Rounds, claims, parse
 from tests.simulation.trial_nodes import TrialNode
 from tests.simulation.trial_runner import TrialRunner
 
@@ -465,7 +465,7 @@ class LeakedClaims(OwnChecker):
 def _concerned(executed: Executed, names: Mapping[bytes, tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes, bytes]]:
     """Return the claims or places that a command was about: each as a key, an owner or its claim, and a mode."""
     # A rollback by a waiter that stays leaves its place as it is; so does an ask without one.
-    stays = executed.script.endswith("_abandon") and executed.args[1] == 0
+    stays = executed.script.endswith(("_release", "_abandon")) and executed.args[1] == STAYS
     for claim in claims(executed.script, executed.keys, executed.args):
         yield claim.key, claim.id, claim.mode
         if not stays and names.get(claim.key, executed.keys)[0] in executed.keys:
