@@ -18,107 +18,58 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from redsync._core.observing import HoldLost, HoldOrphaned, NodeChanged
-    from redsync._core.quorum import Choice, Vote
-    from redsync._drivers.nodes import NodeStatus
-    from redsync._facades.fair_lock import AsyncFairLock, FairLock
-    from redsync._facades.fenced_lock import AsyncFencedHold, AsyncFencedLock, FencedHold, FencedLock
-    from redsync._facades.hold import AsyncHold, Hold
-    from redsync._facades.latch import AsyncCountDownLatch, CountDownLatch
-    from redsync._facades.lock import AsyncLock, Lock
-    from redsync._facades.lock_info import Holder, LockInfo
-    from redsync._facades.multi_hold import AsyncMultiHold, MultiHold
-    from redsync._facades.multi_lock import AsyncMultiLock, MultiLock
-    from redsync._facades.mutex import AsyncMutex, Mutex
-    from redsync._facades.permit import AsyncPermit, Permit
-    from redsync._facades.rate_limiter import AsyncRateLimiter, AsyncRatePermit, RateLimiter, RatePermit
-    from redsync._facades.read_write_lock import (
-        AsyncReadLock,
-        AsyncReadWriteLock,
-        AsyncWriteLock,
-        ReadLock,
-        ReadWriteLock,
-        WriteLock,
+    from redsync._core.observing import HoldLost as HoldLost, HoldOrphaned as HoldOrphaned, NodeChanged as NodeChanged
+    from redsync._core.quorum import Choice as Choice, Vote as Vote
+    from redsync._drivers.nodes import NodeStatus as NodeStatus
+    from redsync._facades.fair_lock import AsyncFairLock as AsyncFairLock, FairLock as FairLock
+    from redsync._facades.fenced_lock import (
+        AsyncFencedHold as AsyncFencedHold,
+        AsyncFencedLock as AsyncFencedLock,
+        FencedHold as FencedHold,
+        FencedLock as FencedLock,
     )
-    from redsync._facades.semaphore import AsyncSemaphore, Semaphore
-    from redsync._facades.spin_lock import AsyncSpinLock, SpinLock
-    from redsync._protocols.semaphore import PermitHolder
-    from redsync.client import Client
-    from redsync.client_async import AsyncClient
+    from redsync._facades.hold import AsyncHold as AsyncHold, Hold as Hold
+    from redsync._facades.latch import AsyncCountDownLatch as AsyncCountDownLatch, CountDownLatch as CountDownLatch
+    from redsync._facades.lock import AsyncLock as AsyncLock, Lock as Lock
+    from redsync._facades.lock_info import Holder as Holder, LockInfo as LockInfo
+    from redsync._facades.multi_hold import AsyncMultiHold as AsyncMultiHold, MultiHold as MultiHold
+    from redsync._facades.multi_lock import AsyncMultiLock as AsyncMultiLock, MultiLock as MultiLock
+    from redsync._facades.mutex import AsyncMutex as AsyncMutex, Mutex as Mutex
+    from redsync._facades.permit import AsyncPermit as AsyncPermit, Permit as Permit
+    from redsync._facades.rate_limiter import (
+        AsyncRateLimiter as AsyncRateLimiter,
+        AsyncRatePermit as AsyncRatePermit,
+        RateLimiter as RateLimiter,
+        RatePermit as RatePermit,
+    )
+    from redsync._facades.read_write_lock import (
+        AsyncReadLock as AsyncReadLock,
+        AsyncReadWriteLock as AsyncReadWriteLock,
+        AsyncWriteLock as AsyncWriteLock,
+        ReadLock as ReadLock,
+        ReadWriteLock as ReadWriteLock,
+        WriteLock as WriteLock,
+    )
+    from redsync._facades.semaphore import AsyncSemaphore as AsyncSemaphore, Semaphore as Semaphore
+    from redsync._facades.spin_lock import AsyncSpinLock as AsyncSpinLock, SpinLock as SpinLock
+    from redsync._protocols.semaphore import PermitHolder as PermitHolder
+    from redsync.client import Client as Client
+    from redsync.client_async import AsyncClient as AsyncClient
     from redsync.exceptions import (
-        AcquireTimeout,
-        ClientClosedError,
-        ConfigurationError,
-        KeyTypeError,
-        LeaseLostError,
-        NotOwnedError,
-        OverReleaseError,
-        QuorumError,
-        RedsyncError,
-        ReentrantCallError,
-        UpgradeError,
+        AcquireTimeout as AcquireTimeout,
+        ClientClosedError as ClientClosedError,
+        ConfigurationError as ConfigurationError,
+        KeyTypeError as KeyTypeError,
+        LeaseLostError as LeaseLostError,
+        NotOwnedError as NotOwnedError,
+        OverReleaseError as OverReleaseError,
+        QuorumError as QuorumError,
+        RedsyncError as RedsyncError,
+        ReentrantCallError as ReentrantCallError,
+        UpgradeError as UpgradeError,
     )
 
 __version__ = "0.1.0"
-
-__all__ = [
-    "AcquireTimeout",
-    "AsyncClient",
-    "AsyncCountDownLatch",
-    "AsyncFairLock",
-    "AsyncFencedHold",
-    "AsyncFencedLock",
-    "AsyncHold",
-    "AsyncLock",
-    "AsyncMultiHold",
-    "AsyncMultiLock",
-    "AsyncMutex",
-    "AsyncPermit",
-    "AsyncRateLimiter",
-    "AsyncRatePermit",
-    "AsyncReadLock",
-    "AsyncReadWriteLock",
-    "AsyncSemaphore",
-    "AsyncSpinLock",
-    "AsyncWriteLock",
-    "Choice",
-    "Client",
-    "ClientClosedError",
-    "ConfigurationError",
-    "CountDownLatch",
-    "FairLock",
-    "FencedHold",
-    "FencedLock",
-    "Hold",
-    "HoldLost",
-    "HoldOrphaned",
-    "Holder",
-    "KeyTypeError",
-    "LeaseLostError",
-    "Lock",
-    "LockInfo",
-    "MultiHold",
-    "MultiLock",
-    "Mutex",
-    "NodeChanged",
-    "NodeStatus",
-    "NotOwnedError",
-    "OverReleaseError",
-    "Permit",
-    "PermitHolder",
-    "QuorumError",
-    "RateLimiter",
-    "RatePermit",
-    "ReadLock",
-    "ReadWriteLock",
-    "RedsyncError",
-    "ReentrantCallError",
-    "Semaphore",
-    "SpinLock",
-    "UpgradeError",
-    "Vote",
-    "WriteLock",
-]
 
 _HOMES = {
     name: f"redsync.{module}"
@@ -143,6 +94,8 @@ _HOMES = {
         "_protocols.semaphore": "PermitHolder",
         "client": "Client",
         "client_async": "AsyncClient",
+        "exceptions": "AcquireTimeout ClientClosedError ConfigurationError KeyTypeError LeaseLostError NotOwnedError "
+        "OverReleaseError QuorumError RedsyncError ReentrantCallError UpgradeError",
     }.items()
     for name in names.split()
 }
@@ -161,18 +114,20 @@ _KINDS = (
     ("multi_lock", "multi", "multi", "queue", ""),
 )
 
+if not TYPE_CHECKING:  # Type checkers must refuse unknown names.
+    __all__ = list(_HOMES)
 
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        value = getattr(import_module(_HOMES.get(name, "redsync.exceptions")), name)
-    except AttributeError as error:
-        # `from redsync import ...` would drop it, and with it the name of the library that is too old.
-        raise ImportError(f"redsync.{name} can't be loaded: {error}") from error
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> object:
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        try:
+            value = getattr(import_module(_HOMES[name]), name)
+        except AttributeError as error:
+            # `from redsync import ...` would drop it, and with it the name of the library that is too old.
+            raise ImportError(f"redsync.{name} can't be loaded: {error}") from error
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_HOMES})

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import assert_type
 
+import redsync
 from redsync import (
     AcquireTimeout,
     Choice,
@@ -39,6 +40,10 @@ from redsync.testing import FaultProxy, LocalNodes, ServerNotFoundError, ServerS
 URLS = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"]
 
 # Shared by both flavours.
+
+
+def misspell() -> None:
+    print(redsync.Clinet)  # type: ignore[attr-defined]
 
 
 def hear(event: HoldLost | HoldOrphaned | NodeChanged) -> None:
