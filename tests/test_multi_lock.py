@@ -1,7 +1,9 @@
 """The public contract of the multi-lock: several locks as one, on real nodes, for threads and for asyncio."""
 
 import itertools
+import threading
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -16,7 +18,7 @@ from redsync import (
     QuorumError,
 )
 from redsync.testing import LocalNodes
-from tests.support.locks import PATIENCE, lose, timed
+from tests.support.locks import PATIENCE, SHORT, lose, timed
 
 pytestmark = pytest.mark.usefixtures("both_flavours", "all_nodes_met")
 
@@ -334,6 +336,17 @@ def test_wait_lost_ends_when_one_of_another_client_is_lost(client, far, make_wor
     assert first.end_waiters == 0
     with pytest.raises(LeaseLostError):
         hold.release()
+
+
+@pytest.mark.threads_only
+def test_wait_lost_waits_for_no_callback(client):
+    is_noticed = threading.Event()
+    short = client.get_lock("b", lease=SHORT, on_lost=lambda _: is_noticed.wait(PATIENCE))
+    with suppress(LeaseLostError), client.get_multi_lock(client.get_lock("a"), short) as hold:
+        result, seconds = timed(hold.wait_lost)
+        is_noticed.set()
+    assert result is True
+    assert SHORT / 2 < seconds < PATIENCE / 2
 
 
 @pytest.mark.asyncio_too

@@ -195,9 +195,12 @@ class AnyMultiHold(Entered, Generic[HoldT]):
             for hold in self._holds:
                 hold._state.loss_callbacks.append(ring)
             for hold in self._holds:
-                now = hold._runner.now()
-                if hold._state.live and not over():
-                    yield partial(hold._runner.run, wait_end(hold._state, over, now, deadline - now))
+                while hold._state.live and not over():
+                    # Callbacks that come before `ring` may take long.
+                    until = min([deadline, *(each._state.valid_until for each in self._holds if each._state.live)])
+                    if (now := hold._runner.now()) >= until:
+                        return
+                    yield partial(hold._runner.run, wait_end(hold._state, over, now, until - now))
         finally:
             for hold in self._holds:
                 if ring in hold._state.loss_callbacks:
