@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 from redsync._drivers.aio_link_sets import AioLinkSet
 from redsync._drivers.any_maintenance import ASK_EVERY, PAUSE_AFTER_FAILURE, AnyMaintenance, Stopped, WitnessPoll, Work
-from redsync._drivers.handshake_connections import open_connection, open_fake_connection
+from redsync._drivers.handshake_connections import TIMEOUTS, open_connection, open_fake_connection
 from redsync._drivers.link_sets import Shared
-from redsync._drivers.nodes import TIMEOUTS, Node
+from redsync._drivers.nodes import Node
 from redsync._drivers.notifier import quietly
 from redsync._drivers.requests import Request
 
@@ -174,10 +174,10 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
 
     async def _connect(self, node: Node) -> None:
         error: str | None = None
-        limit = asyncio.timeout(TIMEOUTS * self.connect_timeout)
+        limit = asyncio.timeout(None)
         try:
             async with limit:
-                await self._connect_link(node)
+                await self._connect_link(node, limit)
         except Exception as problem:
             late = TimeoutError("did not finish the handshake in time") if limit.expired() else problem
             error = self._registry.note_failure(node, late)
@@ -186,10 +186,11 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
         self._registry.note_tried(node, error)
         self.wake()
 
-    async def _connect_link(self, node: Node) -> None:
+    async def _connect_link(self, node: Node, limit: asyncio.Timeout) -> None:
         connection = await open_fake_connection(node)
         if connection is None:
             connection = await open_connection(node.make_connection(self.connect_timeout))
+        limit.reschedule(self._loop.time() + TIMEOUTS * self.connect_timeout)
         try:
             info, connection_id = await connection.run(self._introduce(node))
             self._registry.meet(node, info)
@@ -214,8 +215,7 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
 
     async def _ask(self, poll: WitnessPoll) -> None:
         """Ask a witness over one connection, until that ends."""
-        async with asyncio.timeout(self.connect_timeout):
-            connection = await open_connection(self._connection_to(poll))
+        connection = await open_connection(self._connection_to(poll))
         with closing(connection):
             while True:
                 asked_at = self._clock()

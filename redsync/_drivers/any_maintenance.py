@@ -37,11 +37,11 @@ from redsync._core.scripts import Command
 from redsync._core.timing import retry_delay
 from redsync._drivers.acknowledgements import hold_back
 from redsync._drivers.discovery import Locator
-from redsync._drivers.handshake_connections import HandshakeSteps
+from redsync._drivers.handshake_connections import TIMEOUTS, HandshakeSteps
 from redsync._drivers.handshakes import INITIALIZE, introduce
 from redsync._drivers.link_sets import AnyLinkSet
 from redsync._drivers.links import AnyLink
-from redsync._drivers.nodes import INTERRUPTED, TIMEOUTS, ConnectionId, Node, NodeInfo, NodeStatus, reason_of
+from redsync._drivers.nodes import INTERRUPTED, ConnectionId, Node, NodeInfo, NodeStatus, reason_of
 from redsync._drivers.redis_py import new_connection
 from redsync._drivers.requests import Request
 from redsync.exceptions import ConfigurationError

@@ -1,8 +1,8 @@
 """Handshake connections: the handshake with a node over a new connection, before a link takes over its socket.
 
 Bytes and seconds are bounded, no matter which server answers. For asyncio an asyncio stream carries the bytes. Before
-that redis-py connects and, if there are any, sends a password and a database's number. With threads nothing bounds the
-replies to these, as redis-py begins its timeout again with each part of a reply.
+that redis-py connects and, if there are any, sends a password and a database's number, within its own timeouts. With
+threads nothing bounds the replies to these, as redis-py begins its timeout again with each part of a reply.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from redsync._drivers.nodes import Node
 
 __all__ = [
+    "TIMEOUTS",
     "AioHandshakeConnection",
     "HandshakeConnection",
     "HandshakeSteps",
@@ -36,6 +37,9 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+TIMEOUTS: Final = 2
+"""The most timeouts that a handshake may take."""
 
 _LAST_LOOK: Final = 0.001
 """Seconds of a read after the deadline: a reply may have come while this process got no processor."""
@@ -99,12 +103,12 @@ class HandshakeConnection:
         until: The instant at which its conversation must be over.
     """
 
-    def __init__(self, sock: socket.socket, timeout: float, until: float) -> None:
+    def __init__(self, sock: socket.socket, timeout: float) -> None:
         """Make it; `timeout` is the most seconds of silence."""
         self.sock: socket.socket | None = sock
         self.reader: Final = new_reader()
         self._timeout: Final = timeout
-        self.until = until
+        self.until = clock() + TIMEOUTS * timeout
 
     def run(self, steps: HandshakeSteps[T]) -> T:
         """Hold a conversation; return its result or raise its error."""
@@ -194,7 +198,7 @@ class AioHandshakeConnection:
         self._writer.transport.abort()
 
 
-def open_blocking(connection: Any, timeout: float, until: float) -> HandshakeConnection:
+def open_blocking(connection: Any, timeout: float) -> HandshakeConnection:
     """Connect and authenticate a redis-py connection for threads, and take it over; see `HandshakeConnection`.
 
     Raises:
@@ -205,7 +209,7 @@ def open_blocking(connection: Any, timeout: float, until: float) -> HandshakeCon
     except BaseException:
         connection.disconnect()
         raise
-    return HandshakeConnection(take_socket(connection), timeout, until)
+    return HandshakeConnection(take_socket(connection), timeout)
 
 
 async def open_connection(connection: Any) -> AioHandshakeConnection:

@@ -15,7 +15,6 @@ Only the maintenance thread writes the state here, except where a comment says o
 from __future__ import annotations
 
 import logging
-import math
 import os
 import socket
 import threading
@@ -29,11 +28,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from redsync._core.interruptions import expected
 from redsync._core.memory import FIRST_USE
 from redsync._drivers.any_maintenance import ASK_EVERY, PAUSE_AFTER_FAILURE, AnyMaintenance, Stopped, WitnessPoll, Work
-from redsync._drivers.handshake_connections import HandshakeConnection, describe_error, open_blocking, pack
+from redsync._drivers.handshake_connections import TIMEOUTS, HandshakeConnection, describe_error, open_blocking, pack
 from redsync._drivers.handshakes import join
 from redsync._drivers.link_sets import AnyLinkSet, LinkSet, Shared
 from redsync._drivers.links import AnyLink, Link
-from redsync._drivers.nodes import INTERRUPTED, TIMEOUTS, ConnectionId, Node, NodeInfo
+from redsync._drivers.nodes import INTERRUPTED, ConnectionId, Node, NodeInfo
 from redsync._drivers.notifier import quietly
 from redsync._drivers.pool import Pool
 from redsync._drivers.requests import NOTHING_TOLD, Request
@@ -171,7 +170,7 @@ class Maintenance(AnyMaintenance[LinkSet]):
 
     def _ask(self, poll: WitnessPoll) -> None:
         """Ask a witness over one connection, until either ends."""
-        connection = open_blocking(self._connection_to(poll), self.connect_timeout, math.inf)
+        connection = open_blocking(self._connection_to(poll), self.connect_timeout)
         with closing(connection):
             while not self._stopping:
                 asked_at = self._clock()

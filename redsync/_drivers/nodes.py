@@ -23,7 +23,6 @@ from redsync._core.observing import NodeChanged
 from redsync._core.text import one_line
 from redsync._core.urls import NodeUrlError, ServersUrl, check_url, for_redis_py, require_different
 from redsync._drivers.discovery import ClusterLocator, Location, Locator, SentinelLocator, Witness
-from redsync._drivers.environment import clock
 from redsync._drivers.fake_nodes import fake_socket
 from redsync._drivers.handshake_connections import HandshakeConnection, describe_error, open_blocking
 from redsync._drivers.notifier import quietly
@@ -31,15 +30,12 @@ from redsync._drivers.redis_py import Settings, database_of, is_client, new_conn
 from redsync._drivers.requests import PLAIN, Codec
 from redsync.exceptions import ConfigurationError
 
-__all__ = ["INTERRUPTED", "TIMEOUTS", "ConnectionId", "Node", "NodeInfo", "NodeStatus", "make_nodes", "reason_of"]
+__all__ = ["INTERRUPTED", "ConnectionId", "Node", "NodeInfo", "NodeStatus", "make_nodes", "reason_of"]
 
 log = logging.getLogger("redsync.node")
 
 _OUTAGES: Final = OSError, RedisError, hiredis.HiredisError
 """Errors that a server or the network may cause, whatever it answers; others are errors of this process."""
-
-TIMEOUTS: Final = 2
-"""The most timeouts that a connection may take before it is usable."""
 
 INTERRUPTED: Final = "an exception interrupted its use"
 """Why the connection of a working node was discarded; it is connected again at once."""
@@ -219,10 +215,9 @@ class Node:
         Raises:
             OSError, RedisError: The node was unreachable or refused the client.
         """
-        until = clock() + TIMEOUTS * timeout
         if (fake := self.fake_socket()) is not None:
-            return HandshakeConnection(fake, timeout, until)
-        return open_blocking(self.make_connection(timeout), timeout, until)
+            return HandshakeConnection(fake, timeout)
+        return open_blocking(self.make_connection(timeout), timeout)
 
     def meet(self, info: NodeInfo, now: float) -> None:
         """Record the node's description of itself, and since when it has remembered everything."""

@@ -118,6 +118,23 @@ async def test_interrupted_wake_does_not_end_all_later_ones(nodes, monkeypatch):
 
 
 @in_loop
+async def test_slow_credential_provider_takes_no_time_from_the_handshake(nodes, monkeypatch):
+    loop, late = asyncio.get_running_loop(), []
+    now = loop.time
+
+    class Slow(redis.CredentialProvider):
+        async def get_credentials_async(self):
+            late.append(60.0)
+            await asyncio.sleep(0)
+            return "default", ""
+
+    monkeypatch.setattr(loop, "time", lambda: now() + sum(late))
+    maintenance = make([redis.asyncio.Redis.from_url(nodes.urls[0], credential_provider=Slow())])
+    await stop(maintenance, await started(maintenance, Watch(maintenance), lambda: states(maintenance) == ["up"]))
+    assert late
+
+
+@in_loop
 async def test_one_task_at_a_time_connects_a_node(nodes):
     maintenance, most = make(nodes.urls), []
     nodes.pause(0)

@@ -9,6 +9,8 @@ import pytest
 import redis
 
 from redsync._core.replies import MOST_BYTES
+from redsync._drivers import handshake_connections
+from redsync._drivers.environment import clock
 from redsync._drivers.handshake_connections import pack
 from redsync._drivers.nodes import make_nodes
 from tests.support.hostile import Hostile, bulk, dribble, handshake
@@ -34,6 +36,21 @@ def connection(nodes):
     """A connection to a real node."""
     with contextlib.closing(make_nodes(nodes.urls[:1], redis.Redis)[0].open(5.0)) as connection:
         yield connection
+
+
+def test_slow_credential_provider_takes_no_time_from_the_conversation(nodes, monkeypatch):
+    late = []
+
+    class Slow(redis.CredentialProvider):
+        def get_credentials(self):
+            late.append(60.0)
+            return "default", ""
+
+    monkeypatch.setattr(handshake_connections, "clock", lambda: clock() + sum(late))
+    (node,) = make_nodes(redis.Redis.from_url(nodes.urls[0], credential_provider=Slow()), redis.Redis)
+    with contextlib.closing(node.open(5.0)) as connection:
+        assert connection.run(ask(pack("ECHO", "a"))) == [b"a"]
+    assert late
 
 
 def test_replies_come_in_order_and_errors_are_values(connection):

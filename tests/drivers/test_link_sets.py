@@ -743,7 +743,7 @@ def tcp(desk):
         far, _ = listening.accept()
     far.settimeout(30)
     link_set = desk.make_set()
-    link_set.install(Link(desk.nodes[0], HandshakeConnection(near, 5.0, math.inf)))
+    link_set.install(Link(desk.nodes[0], HandshakeConnection(near, 5.0)))
     with far:
         yield link_set, link_set.links[0], far
     link_set.end("the test is over", orderly=True)

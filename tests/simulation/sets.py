@@ -19,11 +19,11 @@ import hiredis
 from redsync._core.effects import Broadcast
 from redsync._drivers.acknowledgements import hold_back
 from redsync._drivers.aio import AioCall
-from redsync._drivers.handshake_connections import open_connection
+from redsync._drivers.handshake_connections import TIMEOUTS, open_connection
 from redsync._drivers.handshakes import join
 from redsync._drivers.link_sets import Shared
 from redsync._drivers.links import AnyLink
-from redsync._drivers.nodes import INTERRUPTED, TIMEOUTS, Node, reason_of
+from redsync._drivers.nodes import INTERRUPTED, Node, reason_of
 from redsync._drivers.pending_releases import keep_behind
 from redsync._drivers.requests import Request
 from redsync.testing.simulator.runner import WatchedLinks, WatchedMaintenance, connection_of

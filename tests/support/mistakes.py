@@ -179,7 +179,7 @@ def leave_open(link):
     LEFT_OPEN.append(link)
 
 
-async def connect_and_forget(maintenance, node):
+async def connect_and_forget(maintenance, node, _):
     connection = await open_connection(node.make_connection(maintenance.connect_timeout))
     LEFT_OPEN.append(connection)
     info, connection_id = await connection.run(maintenance._introduce(node))

@@ -1,6 +1,5 @@
 """Sets of links whose far ends are in the test's hands: it sees each command, and says what each node replies."""
 
-import math
 import socket
 from contextlib import suppress
 from types import SimpleNamespace
@@ -163,7 +162,7 @@ class Desk(StandIn):
         """Return a new link to a node, and its far end."""
         near, far = socket.socketpair()
         self._ends.append(far)
-        connection = HandshakeConnection(near, 5.0, math.inf)
+        connection = HandshakeConnection(near, 5.0)
         return Link(self.nodes[index], connection, connection_id), Far(far)
 
     def install(self, link_set, index, connection_id=None):
