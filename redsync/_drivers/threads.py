@@ -281,9 +281,6 @@ class OwnCall(Call):
         super().__init__(life)
         self.sets.append(maintenance.own)
 
-    def return_set(self) -> None:
-        pass
-
     def throw_away(self) -> None:
         pass
 

@@ -204,9 +204,6 @@ class FifoByNumber(QueuePolicy):
         self._suspended = True
         return False
 
-    def leave(self) -> None:
-        self._ticket, self.taken = 0, False
-
     def learn(self, tally: Tally) -> bool:
         suspended, self._suspended = self._suspended, False
         if self._ticket:
