@@ -99,26 +99,6 @@ def test_generator_that_entered_a_permit_releases_it_wherever_it_is_closed(clien
     eventually(lambda: is_free("semaphore"))
 
 
-def test_request_that_ends_keeps_the_permits_of_the_others(client, other):
-    """As FastAPI runs dependencies: requests share a semaphore, and any thread of the pool may end any of them."""
-    semaphore, permits = client.get_semaphore("x", 2), []
-
-    def dependency():
-        with semaphore as permit:
-            permits.append(permit)
-            yield
-
-    first, second = dependency(), dependency()
-    next(first)
-    next(second)
-    other.do(next, first, None)
-    permits[1].check()
-    with pytest.raises(NotOwnedError):
-        permits[0].check()
-    second.close()
-    assert semaphore.available() == 2
-
-
 class Wrapped:
     """A context manager of the application around a lock."""
 
@@ -132,22 +112,25 @@ class Wrapped:
         return self.lock.__exit__(*error)
 
 
-def test_generator_that_ends_leaves_the_permit_of_another_one_whatever_wraps_the_semaphore(client):
+@pytest.mark.parametrize("wrapped", [lambda semaphore: semaphore, Wrapped], ids=["bare", "wrapped"])
+def test_request_that_ends_keeps_the_permits_of_the_others(client, other, wrapped):
+    """As FastAPI runs dependencies: requests share a semaphore, and any thread of the pool may end any of them."""
     semaphore, permits = client.get_semaphore("x", 2), []
 
     def dependency():
-        with Wrapped(semaphore) as permit:
+        with wrapped(semaphore) as permit:
             permits.append(permit)
             yield
 
     first, second = dependency(), dependency()
     next(first)
     next(second)
-    first.close()
+    other.do(next, first, None)
     permits[1].check()
     with pytest.raises(NotOwnedError):
         permits[0].check()
     second.close()
+    assert semaphore.available() == 2
 
 
 def test_generator_that_lost_its_lock_leaves_the_holds_of_other_threads(client, is_free, other):

@@ -8,17 +8,7 @@ import pytest
 from redsync import HoldLost, HoldOrphaned, NodeChanged
 from redsync._core.observing import _MOST_STEPS, AcquireRecord, Step, round_of
 from redsync._core.quorum import Tally
-
-
-def make_tally(*replies, at=10.0):
-    tally = Tally(["a:1", "b:1", "c:1"], lambda reply: reply)
-    for node, reply in enumerate(replies):
-        if isinstance(reply, str):
-            tally.fail(node, reply)
-        else:
-            tally.record(node, reply)
-    tally.at = at
-    return tally
+from tests.support.rounds import tally_of
 
 
 def make_record():
@@ -27,7 +17,7 @@ def make_record():
 
 def test_record_lists_what_happened_in_order():
     record = make_record()
-    record.note("round", 10.0, make_tally(1, 0, "down"))
+    record.note("round", 10.0, tally_of(1, 0, "down"))
     record.note("split", 10.0)
     for what in ("waiting", "queued", "queued"):
         record.note(what, 11.0)

@@ -7,7 +7,6 @@ import pytest
 
 from redsync._core.quorum import Choice, Tally, Verdict, Vote, quorum_of, thoroughly
 from redsync._core.session import Session
-from tests.support.ours import of_ours
 
 GRANTED, REFUSED, FAILED = Choice.GRANTED, Choice.REFUSED, Choice.FAILED
 PENDING, WON, LOST = Verdict.PENDING, Verdict.WON, Verdict.LOST
@@ -126,7 +125,7 @@ def test_reply_unknown_to_the_parser_fails_with_a_short_reason(error):
     def parse(reply):
         raise error("what is this?")
 
-    tally = new_tally(3, parse=of_ours(parse))
+    tally = new_tally(3, parse=parse)
     assert tally.record(0, [b"odd", 7]) is tally.record(1, b"x" * 100_000) is None
     assert tally.replies[0] == "unexpected reply [b'odd', 7]"
     assert tally.replies[1].startswith("unexpected reply b'xxx")

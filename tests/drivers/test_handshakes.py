@@ -128,7 +128,7 @@ def deliver(link_set, node):
 
 
 def test_new_connection_ends_former_ones(nodes):
-    """Before any owed command is sent, so the node executes nothing that former connections still carry."""
+    """Before any pending command is sent, so the node executes nothing that former connections still carry."""
     url = nodes.urls[0]
     with (
         redis.Redis.from_url(url, single_connection_client=True) as former,

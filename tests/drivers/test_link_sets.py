@@ -20,7 +20,6 @@ from redsync._drivers.links import GIVE_UP, Link
 from redsync._drivers.requests import Codec
 from tests.support.forks import in_child
 from tests.support.injection import Interruption
-from tests.support.ours import of_ours
 from tests.support.scripted import NODE_TIMEOUT, SCRIPT, Desk, choices, message, take, words_of
 
 YES, NO = b":1\r\n", b":0\r\n"
@@ -217,13 +216,13 @@ def test_forgetful_node_has_no_vote_and_is_left_out_for_as_long_as_it_says(desk,
 
 
 def test_link_to_a_former_server_ends_before_anything_is_sent(desk, link_set, fars):
-    owed = desk.ask(link_set, deliver_to=0b111)
+    pending = desk.ask(link_set, deliver_to=0b111)
     fars[1].take()
     desk.nodes[1].generation += 1
     desk.nodes[1].down_reason = "its Sentinels name another master now"
     request = desk.ask(link_set, b"new")
     assert choices(request.tally) == [None, "failed", None]
-    assert choices(owed.tally) == [None, "failed", None]
+    assert choices(pending.tally) == [None, "failed", None]
     assert request.tally.replies[1] == desk.nodes[1].down_reason
     assert fars[1].take() == b""
     assert fars[1].ended()
@@ -420,8 +419,7 @@ def test_unanswered_commands_over_all_sets_of_callers_are_limited(desk):
 )
 def test_reply_of_the_wrong_shape_ends_the_link_and_shifts_no_vote(desk, link_set, fars, answer):
     """A proxy lost an answer: from then on each answer would go to the command behind its own."""
-    parse = of_ours(lambda reply: {0: False, 1: True}[reply])
-    requests = [desk.ask(link_set, parse=parse) for _ in range(3)]
+    requests = [desk.ask(link_set, parse={0: False, 1: True}.__getitem__) for _ in range(3)]
     fars[1].say(answer, YES, YES)
     hear(link_set)
     assert link_set.links[1] is None

@@ -87,7 +87,7 @@ def test_acquire_continues_in_the_parent_alone(make_lasting, raw, seed, eventual
         if end == OWN and not lock.owned():
             end = LATE
         assert lock.owned() == (end == OWN)
-        # The new connections get what their nodes are owed.
+        # The new connections get the pending releases of their nodes.
         assert client.get_lock("z").acquire(timeout=20)
         client.close()
         os._exit(end)

@@ -152,7 +152,7 @@ def test_nodes_are_scraped(make_client, nodes, metrics, scrape, eventually):
         return scrape().get(("redsync_node_votes_failed_total", *sorted([first, "down"])), 0) >= 1
 
     eventually(counts_votes_as_down)
-    # A release may return before the node that is down has its own in the outbox.
+    # A release may return before the node that is down has its own among its pending releases.
     eventually(lambda: scrape()["redsync_node_releases_pending", first] >= 1)
     assert found["redsync_node_releases_pending", second] == 0
     assert found["redsync_node_quarantine_remaining_seconds", third] == 0

@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from redsync._core.quorum import Choice, Tally
+from redsync._core.quorum import Choice
 from redsync._core.scripts import Command, Script
 from redsync._protocols.answers import (
     WRONG_TYPE,
@@ -25,6 +25,7 @@ from redsync._protocols.surveys import force_release, is_held
 from redsync.exceptions import KeyTypeError, QuorumError
 from tests.protocols.conftest import GARBAGE
 from tests.support.latch_clients import KEYS
+from tests.support.rounds import tally_of
 from tests.support.slots import ToySemaphore
 
 COMMAND = Command(Script.load("name_inspect"), (), ())
@@ -72,17 +73,6 @@ def test_garbage_is_a_failed_vote(make_toy, protocol):
 
 
 HELD, GRANTED = Refusal(20_000, b"client-a:1"), 1
-
-
-def tally_of(*replies):
-    """Count replies; a text means FAILED."""
-    tally = Tally([f"node{i}" for i in range(len(replies))], lambda answer: answer)
-    for node, reply in enumerate(replies):
-        if isinstance(reply, str):
-            tally.fail(node, reply)
-        else:
-            tally.record(node, reply)
-    return tally
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5])

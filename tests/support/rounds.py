@@ -1,7 +1,18 @@
-"""Rounds of votes that are over."""
+"""Rounds of votes."""
 
 from redsync._core.observing import round_of
 from redsync._core.quorum import Tally, Verdict
+
+
+def tally_of(*replies):
+    """Count replies of that many nodes; a text means FAILED."""
+    tally = Tally([f"node{i}" for i in range(len(replies))], lambda answer: answer)
+    for node, reply in enumerate(replies):
+        if isinstance(reply, str):
+            tally.fail(node, reply)
+        else:
+            tally.record(node, reply)
+    return tally
 
 
 def make_round(**votes):
