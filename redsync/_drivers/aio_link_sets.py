@@ -156,17 +156,17 @@ class AioLinkSet(AnyLinkSet):
         """Send a request to all nodes, in the order of the calls: at once, or together with others of this turn."""
         self._batch.append(request)
         # A renewal is made of the holds that live now, so it goes out at once, before one of them ends.
-        is_made_late = not isinstance(request.effect.command, Command)
-        if not self._rounds or is_made_late or self._loop.is_closed():
+        is_made_late, is_alone = not isinstance(request.effect.command, Command), len(self._batch) == 1
+        if is_made_late or self._loop.is_closed() or (is_alone and not self._rounds):
             self.flush()
-        elif len(self._batch) == 1:
+        elif is_alone:
             # Other tasks have rounds under way, and are likely to send something in this turn of the loop too.
             self._loop.call_soon(self.flush)
 
     def flush(self) -> None:
         """Send what waits for the end of this turn."""
         try:
-            while self._batch:  # A finalizer may add to it.
+            while self._batch:  # A finalizer may add to it, anywhere here.
                 count = len(self._batch)
                 self.send(*self._batch)
                 del self._batch[:count]

@@ -117,6 +117,25 @@ async def test_node_that_does_not_read_is_disconnected(nodes, append, loop):
         nodes.resume(0)
 
 
+@in_loop
+async def test_request_of_a_finalizer_in_the_middle_of_another_goes_out_once_and_after_it(
+    nodes, append, raw, monkeypatch
+):
+    post, words = AioLinkSet._post, [b"b"]
+
+    def interrupted(*args):
+        post(*args)
+        if words:
+            rig.tell(append, words.pop())
+
+    async with Rig(nodes.urls[:2]) as rig:
+        await rig.connect()
+        monkeypatch.setattr(AioLinkSet, "_post", interrupted)
+        rig.tell(append, b"a")
+        await rig.read_all_replies()
+    assert [node.lrange("list", 0, -1) for node in raw[:2]] == [["a", "b"]] * 2
+
+
 # Reading.
 
 
