@@ -241,6 +241,6 @@ class ClusterLocator(Locator):
         if owner is None:
             return f"no node owns slot {self.slot}"
         # A node that does not know its own address omits it.
-        own = witness.address.rpartition(":")[0]
+        own = witness.address.rpartition(":")[0].strip("[]")
         replicas = sum(1 for server in known if server.master == owner.name)
         return Location(owner.host or own, owner.port, owner.epoch), replicas

@@ -40,7 +40,7 @@ def test_url_that_redis_py_reads_as_meant_is_accepted(url):
         ("unix://run/redis.sock", "without the path of a socket"),
         ("unix:redis.sock", "without the path of a socket"),
         (f"redis://:{SECRET}#@10.0.0.1:6379/0", "is not a valid URL"),
-        (f"redis://:{SECRET}[@10.0.0.1:6379/0", "is not a valid URL"),
+        (f"redis://:{SECRET}[@10.0.0.1:6379/0", "%5B for ["),
         ("redis://10.0.0.1:0", "is not a valid URL"),
         ("redis://10.0.0.1:70000", "is not a valid URL"),
         ("http://10.0.0.1", "is not a valid URL"),

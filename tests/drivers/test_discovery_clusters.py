@@ -36,6 +36,9 @@ def locate(*answers, slot=100, nodes=3, replicas=0):
 
 def test_server_that_does_not_know_its_own_address_is_where_it_was_asked():
     assert locate(told(address=":{}@17000")).present == Location("127.0.0.1", 7000, 1)
+    locator = ClusterLocator(100, 3, [Witness("[::1]:7000", None)], 0)
+    locator.note(0, told(address=":{}@17000"), 0.0)
+    assert locator.present.host == "::1"
 
 
 def test_slot_without_an_owner_has_no_location():
