@@ -5,7 +5,8 @@
   of every node, and one that has lapsed is never won back.
 * `n - quorum + 1` definite answers "not yours" mean lost, at once: no quorum of *existing* is possible any more.
   Silence is not definite: the hold continues until `valid_until`, and the watchdog retries quickly.
-* The next renewal is due a third of the lease after the last was *sent*.
+* The next renewal is due a third of the lease after the last was *sent*: of the hold's own lease, or of a shorter one
+  by which it was extended. No renewal ends a longer extension: a node that forgot the claim gets it for its rest.
 * The first renewal comes a moment after the grant: a node may have missed the ask, or refused it, and a hold on no more
   than a quorum is one failure away from being lost. A hold with its own lease is not renewed, but for this one of a
   permit, for the rest of the lease: else nodes would keep slots for it until then that it has not won.
@@ -168,7 +169,7 @@ def _apply(
             lost.append((state, "no quorum of nodes confirmed a renewal in time"))
         elif existing >= quorum:
             lease = renewal.leases[state]
-            state.renew_at = renew_at(tally.sent_at, lease) if state.renewed else math.inf
+            state.renew_at = renew_at(tally.sent_at, min(lease, state.lease)) if state.renewed else math.inf
             until = min(timing.valid_until(tally.sent_at, lease), state.ends_at)
             state.valid_until = max(state.valid_until, until)
             confirmed.append(state)

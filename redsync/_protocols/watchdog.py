@@ -75,8 +75,9 @@ def _look(session: Session, batch: list[HoldState], now: float) -> Steps[None]:
             yield from _end_orphan(session, state, now)
     holds = [state for state in batch if state.valid(now)]
     if holds:
-        # A hold with its own lease may be renewed once: other slots that nodes gave it become free, it lasts no longer.
-        yield from renew(session, {each: each.lease if each.renewed else each.valid_until - now for each in holds})
+        # For no less than the rest of an extension. A hold with its own lease lasts no longer for its one renewal, which
+        # frees other slots that nodes gave it.
+        yield from renew(session, {each: max(each.lease * each.renewed, each.valid_until - now) for each in holds})
 
 
 def _announcement(session: Session, now: float) -> Command:

@@ -7,9 +7,12 @@ import pytest
 
 from redsync._core.observing import HoldLost
 from redsync._core.timing import milliseconds, renew_at
+from redsync._protocols.lock import LOCK
 from redsync._protocols.mutex import MUTEX
+from redsync._protocols.renewal import extend
+from redsync._protocols.semaphore import SEMAPHORE
 from tests.protocols.conftest import Stop
-from tests.support.slots import ASK, got
+from tests.support.slots import ASK, ToySemaphore, got
 from tests.support.toy_replies import LOSS
 
 OURS, HEALED, THEIRS = 2, 1, 0
@@ -63,6 +66,20 @@ def test_watchdog_renews_a_permit_with_its_own_lease_once_for_the_rest_of_it(sem
     assert [wait.until for wait in toy.waits] == [1000.5, end]
     assert toy.commands[-1].args[:4] == (1, state.claim, b"2", milliseconds(end - 1000.5))
     assert state.valid_until == end
+
+
+@pytest.mark.parametrize("kind", [LOCK, MUTEX, SEMAPHORE])
+def test_extended_hold_is_renewed_as_often_as_before_and_no_renewal_shortens_it(toy, kind):
+    """Nodes that forgot it get it again for as long as its owner believes in it."""
+    state = ToySemaphore(toy).play((ASK, toy.all_say(got(2)))) if kind is SEMAPHORE else take(toy, kind=kind)
+    state.renew_at = 1010.0
+    toy.play(extend(toy.session, state, 300.0, toy.now), (f"ask {kind.renew.name}", toy.all_say([OURS])))
+    end = state.valid_until
+    toy.run_watchdog(lambda _: [OURS], sleeps=4)
+    sent_at = [tally.sent_at for tally in toy.tallies[2:]]
+    assert sent_at == pytest.approx([1010.0, 1020.0, 1030.0], abs=0.1)
+    assert all(milliseconds(end - at) in command.args for command, at in zip(toy.commands[2:], sent_at, strict=True))
+    assert state.valid_until == end == pytest.approx(1000.0 + 300 * 0.99 - 0.002)
 
 
 def test_watchdog_retries_silence_and_gives_up_when_the_validity_is_over(toy):
