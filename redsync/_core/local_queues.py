@@ -20,6 +20,7 @@ Queues change only within a step of a protocol. Each waiter has its own name, an
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Hashable
 from itertools import islice
@@ -47,8 +48,8 @@ class LocalQueues:
     """The queues of one client, each by what its waiters wait for.
 
     Attributes:
-        without_quorum: The queues in which the latest round of a waiter found no quorum, each with the instant at which
-            the outage began; infinity if nodes answer that they take no part in grants now.
+        without_quorum: The queues in which no round of a waiter has found a quorum so far, or the latest found none.
+            Each with the instant at which the outage began; infinity if none is known.
     """
 
     def __init__(self) -> None:
@@ -60,6 +61,7 @@ class LocalQueues:
         waiters = self._queues.get(queue)
         if waiters is None:
             self._queues[queue] = waiters = OrderedDict()
+            self.without_quorum[queue] = math.inf
         waiters[waiter] = None
         return len(waiters) <= _limit(queue)
 

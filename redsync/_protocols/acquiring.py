@@ -29,7 +29,7 @@ try without a rollback before it repeats its claim, and finds it on the nodes th
 
 **Waiting in the process.** Of the client's waiters for one lock only the first ask; see `local_queues`. One that is not
 among them has asked no node. When its timeout is over, it returns as if refused: nodes have told those before it that
-others hold the lock. If these found no quorum, it asks once itself.
+others hold the lock. If these have found no quorum, or no answer yet, it asks once itself.
 
 **Interruptions.** An exception from outside may strike at any point. Then the acquire drops even a hold that it has won
 and rolls back on all nodes: a claim may be on its way to any of them, and a place to any queue.

@@ -1,5 +1,7 @@
 """Local queues: only the first waiters may go; the others follow in order, one for each that leaves."""
 
+import math
+
 import pytest
 
 from redsync._core.effects import Signal, Wait, Wakeup
@@ -78,6 +80,7 @@ def test_empty_queue_leaves_nothing_behind(full):
 
 
 def test_waiters_know_whether_the_first_find_a_quorum(full):
+    assert full.without_quorum == {X: math.inf}, "none has an answer"
     full.note(X, 5.0)
     full.note(X, 6.0)
     assert full.without_quorum == {X: 6.0}

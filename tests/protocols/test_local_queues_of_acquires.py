@@ -52,16 +52,18 @@ def test_acquire_interrupted_before_it_asks_rolls_nothing_back(toy, kind):
     assert (toy.commands, list(toy.session.holds), toy.requested.state) == ([], [], None)
 
 
-@pytest.mark.usefixtures("queues")
-def test_acquire_behind_gives_up_at_its_deadline_without_an_ask(toy):
+def test_acquire_behind_gives_up_at_its_deadline_without_an_ask(toy, queues):
     """Nodes have told those before it that others hold the lock."""
+    queues.note((toy.keys.lock, None), None)
     assert toy.acquire((WAIT, toy.slept()), "signal", timeout=9.0) is None
     assert toy.now == pytest.approx(1009.0)
 
 
-def test_acquire_behind_asks_at_its_deadline_if_those_before_it_found_no_quorum(toy, queues):
+@pytest.mark.parametrize("noted", [(), (None, 1000.0)], ids=["no answer yet", "no quorum now"])
+def test_acquire_behind_asks_at_its_deadline_if_those_before_it_found_no_quorum(toy, queues, noted):
     def note():
-        queues.note((toy.keys.lock, None), 1000.0)
+        for outage_since in noted:
+            queues.note((toy.keys.lock, None), outage_since)
 
     script = (WAIT, toy.slept(meanwhile=note)), ("ask lock_acquire", without_quorum(toy))
     with pytest.raises(QuorumError):
