@@ -270,7 +270,7 @@ def _wait_for_nodes(
         session.note(claim.request, "split", tally.at)
         # From now on each try queues in the same step in which a node refuses it.
         claim.queue(tally)
-        usual = retry_delay(splits, random, longest=0.05)
+        usual = retry_delay(splits, random, longest=1.0)
     else:
         usual = min(claim.seconds_to_look(tally, random), claim.policy.longest_pause(tally, random))
     until = min(deadline, tally.at + claim.policy.pause(tries, random, usual))

@@ -227,8 +227,8 @@ class Claim:
     def is_split(self, tally: Tally) -> bool:
         """Return whether no other owner visibly has a quorum: then there is most likely no release to wait for.
 
-        Claims on nodes that failed are invisible. To mistake a holder for a split vote costs one ask too many. The
-        opposite mistake is worse: all contenders would sleep, with no release to wake them.
+        Claims on nodes that failed are invisible. To mistake a holder for a split vote costs asks, at growing
+        pauses. The opposite mistake is worse: all contenders would sleep, with no release to wake them.
         """
         return most_refusals(tally) + tally.unheard < tally.quorum
 

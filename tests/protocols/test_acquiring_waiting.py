@@ -107,14 +107,14 @@ def test_split_votes_spread_contenders_further_apart_each_time(toy):
         ("ask lock_acquire", split),
         "tell lock_release, stay",
         ("wait", toy.slept()),
-        *again * 11,
+        *again * 14,
         ("ask lock_acquire for a place", won(toy)),
     )
     began = [1000.0, *(wait.until for wait in toy.waits)]
     pauses = [wait.until - start for wait, start in zip(toy.waits, began, strict=False)]
     assert pauses[:4] == sorted(pauses[:4])
     assert pauses[3] > 2 * pauses[0]
-    assert max(pauses) <= 0.05 + 1e-9
+    assert 0.25 <= min(pauses[-3:]) <= max(pauses) <= 1.0, "seldom: a holder with a node that failed looks alike"
 
 
 # Outages.
