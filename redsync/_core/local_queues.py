@@ -99,24 +99,21 @@ class LocalQueues:
             self.without_quorum[queue] = outage_since
 
     def leave_queues(self, waiter: bytes, *queues: Hashable) -> Steps[None]:
-        """Leave each of these queues that the waiter is in, and wake the ones that may ask instead."""
+        """Leave each of these queues that the waiter is in, and wake the ones that may ask instead.
+
+        After an interruption the caller repeats it: the first signal may be lost.
+        """
         for queue in queues:
             waiters = self._queues.get(queue)
-            if waiters is None or waiter not in waiters:
+            if waiters is None:
                 continue
-            del waiters[waiter]
+            waiters.pop(waiter, None)
             if not waiters:
                 del self._queues[queue]
                 self.without_quorum.pop(queue, None)
             elif len(waiters) >= _limit(queue):
-                # If the waiter itself was not one of the first, this one is awake already.
-                follower = next(islice(waiters, _limit(queue) - 1, None))
-                try:
-                    yield from signal(follower)
-                except BaseException:
-                    # Again: the interruption may have struck before the first signal.
-                    yield from signal(follower)
-                    raise
+                # If the waiter was not one of the first, this one is awake already.
+                yield from signal(next(islice(waiters, _limit(queue) - 1, None)))
 
 
 def _limit(queue: Hashable) -> int:

@@ -100,7 +100,7 @@ def acquire_new(claim: Claim, now: float) -> Steps[HoldState | None]:
         try:
             yield from queues.leave_queues(waiter, RETRIES, queue)
         except BaseException:
-            # Again: the interruption may have struck before it left.
+            # Again: the interruption may have struck before it left, or woke the next.
             yield from queues.leave_queues(waiter, RETRIES, queue)
             raise
 

@@ -134,6 +134,7 @@ def test_acquire_waits_for_its_turn_to_try_again(toy):
     toy.acquire(
         ("ask lock_acquire", toy.all_say("down", sent=0)),
         ("wait", toy.slept()),
+        "signal",
         (WAIT, toy.slept(1.0, meanwhile=lambda: list(queues.leave_queues(b"0", RETRIES)))),
         ("ask lock_acquire", toy.all_say(NEW, meanwhile=lambda: turns.extend(queues._queues[RETRIES]))),
     )
