@@ -228,8 +228,6 @@ class HoldTable:
         """Make an empty table; `alarm` wakes the watchdog, from any thread, without blocking."""
         # Oldest first. Each owner also knows its own.
         self._holds: dict[HoldState, None] = {}
-        # Those of them that are due, and not renewed yet: by script and `renewed`, those that end first come first.
-        self._due: dict[tuple[str, bool], deque[HoldState]] = {}
         self._renew_from = self._ends_from = math.inf
         self._alarm = alarm
         self.orphans: deque[Owner] = deque()
@@ -277,7 +275,6 @@ class HoldTable:
 
     def begin_watch(self) -> None:
         """Begin to watch all holds; an earlier watchdog may have failed half-way."""
-        self._due.clear()
         self._renew_from = self._ends_from = -math.inf
 
     def _watched(self) -> list[HoldState]:
@@ -291,38 +288,23 @@ class HoldTable:
         self._ends_from = min([state.valid_until for state in watched if state.valid_until > now], default=math.inf)
         return [state for state in watched if state.valid_until <= now]
 
-    def take_due(self, now: float, last: float) -> list[HoldState]:
-        """Take holds to renew now with one command, the most urgent first, until there are none; then `put` them back.
+    def due(self, now: float, last: float) -> list[list[HoldState]]:
+        """Take the holds to renew now: a list for each command, the most urgent first; then `put` each of them back.
 
-        With them come those that are due by the instant `last`, so that commands are few and full.
+        With those that are due come others that are due by the instant `last`, so that commands are few and full.
         """
-        if self._renew_from <= now:
-            self._find_due(now, last)
-        batch: list[HoldState] = []
-        if self._due:
-            script = min(self._due, key=lambda script: self._due[script][0].valid_until)
-            queue = self._due[script]
-            while queue and len(batch) < MOST:
-                state = queue.popleft()
-                if state.renew_at > last:
-                    self._expect(state)  # It has been extended meanwhile.
-                elif state.live and state.lost is None:
-                    batch.append(state)
-            if not queue:
-                del self._due[script]
-        return batch
-
-    def _find_due(self, now: float, last: float) -> None:
+        if now < self._renew_from:
+            return []
         watched = self._watched()
-        first = min([state.renew_at for state in watched], default=math.inf)
-        if first > now:
-            self._renew_from = first
-            return
+        if all(state.renew_at > now for state in watched):
+            last = -math.inf
         self._renew_from = min([state.renew_at for state in watched if state.renew_at > last], default=math.inf)
-        self._due = {}
+        found: dict[tuple[str, bool], list[HoldState]] = {}
         for state in sorted([state for state in watched if state.renew_at <= last], key=attrgetter("valid_until")):
             # A short own lease must not shorten the round for the others.
-            self._due.setdefault((state.kind.renew.name, state.renewed), deque()).append(state)
+            found.setdefault((state.kind.renew.name, state.renewed), []).append(state)
+        batches = [each[i : i + MOST] for each in found.values() for i in range(0, len(each), MOST)]
+        return sorted(batches, key=lambda batch: batch[0].valid_until)
 
     def put(self, holds: Sequence[HoldState]) -> None:
         """Put back holds that were taken."""
@@ -346,5 +328,5 @@ class HoldTable:
             state.lost = "this process is a fork of the holder"
 
     def next_due(self) -> float:
-        """Return an instant before which no hold is due; infinity if none ever will be."""
-        return -math.inf if self._due else min(self._renew_from, self._ends_from)
+        """Return an instant before which no hold is due, but for those taken; infinity if none ever will be."""
+        return min(self._renew_from, self._ends_from)

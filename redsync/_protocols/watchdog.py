@@ -34,6 +34,7 @@ def watchdog(session: Session, now: float) -> Steps[None]:
     table = session.holds
     table.begin_watch()
     announce_at = math.inf if session.client is None else now
+    batches: list[list[HoldState]] = []
     while True:
         while table.orphans:
             for state in list(table.orphans.popleft().holds.values()):
@@ -41,14 +42,16 @@ def watchdog(session: Session, now: float) -> Steps[None]:
         for state in table.take_ended(now):
             yield from expire(state)
         # One command at a time: in between this loop reports losses, and the driver does its own work.
-        if batch := table.take_due(now, now + soon(session.timing.lease)):
-            yield from _look(session, batch, now)
-            table.put(batch)
+        # New holds that are due come with a new list of all that remains.
+        batches = table.due(now, now + soon(session.timing.lease)) or batches
+        if batches:
+            yield from _look(session, batches[0], now)
+            table.put(batches.pop(0))
         if now >= announce_at:
             announce_at = now + _ANNOUNCED_EVERY
             # A node out of reach gets the next one.
             yield from tell(Tell(_announcement(session, now), None))
-        until = min(max(table.next_due(), now), announce_at)
+        until = now if batches else min(max(table.next_due(), now), announce_at)
         looked_at, now = now, (yield from wait(Wait(until))).at
         if session.observed and looked_at < until <= now:
             yield from notify(WatchdogWoke(now - until))
@@ -75,8 +78,7 @@ def _look(session: Session, batch: list[HoldState], now: float) -> Steps[None]:
             yield from _end_orphan(session, state, now)
     holds = [state for state in batch if state.valid(now)]
     if holds:
-        # For no less than the rest of an extension. A hold with its own lease lasts no longer for its one renewal, which
-        # frees other slots that nodes gave it.
+        # A repair must last as long as an extension. A hold with its own lease is renewed once, to free other slots.
         yield from renew(session, {each: max(each.lease * each.renewed, each.valid_until - now) for each in holds})
 
 

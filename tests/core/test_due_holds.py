@@ -11,9 +11,19 @@ from tests.support.hold_states import KIND, LEASE, new_state
 PERMIT = KIND._replace(renew=Script.load("semaphore_renew"))
 
 
+class Table(HoldTable):
+    """A table of a client that renews one batch at a time."""
+
+    batches = ()
+
+    def take(self, now=110.0):
+        first, *self.batches = self.due(now, now + soon(LEASE)) or self.batches or [[]]
+        return first
+
+
 @pytest.fixture
 def table():
-    return HoldTable(lambda: None)
+    return Table(lambda: None)
 
 
 @pytest.fixture
@@ -30,13 +40,9 @@ def add(table):
     return add
 
 
-def take(table, now=110.0):
-    return table.take_due(now, now + soon(LEASE))
-
-
 def renew(table, at=110.0):
     """Renew what is due at that instant."""
-    batch = take(table, at)
+    batch = table.take(at)
     for state in batch:
         state.renew_at, state.valid_until = at + LEASE / 3, at + LEASE
     table.put(batch)
@@ -48,36 +54,36 @@ def renew(table, at=110.0):
 
 def test_holds_that_are_due_are_taken_in_the_order_in_which_they_end(table, add):
     late, early, future = add(renew_at=109.0), add(renew_at=108.0, valid_until=129.0), add(renew_at=120.0)
-    assert take(table, 107.0) == []
-    assert take(table) == [early, late]
-    assert take(table) == [], "they have been taken"
+    assert table.take(107.0) == []
+    assert table.take() == [early, late]
+    assert table.take() == [], "they have been taken"
     early.renew_at = late.renew_at = 140.0
-    assert take(table, 120.0) == [future]
+    assert table.take(120.0) == [future]
 
 
 def test_renewals_due_soon_come_along_with_those_that_are_due(table, add):
     first, second, third = add(renew_at=110.0), add(renew_at=110.0 + soon(LEASE)), add(renew_at=110.1 + soon(LEASE))
-    assert take(table, 109.9) == []
+    assert table.take(109.9) == []
     assert renew(table) == [first, second]
-    assert take(table, 115.0) == [third]
+    assert table.take(115.0) == [third]
 
 
 def test_holds_of_one_script_are_taken_together(table, add):
     one, permit, other = add(renew_at=108.0), add(renew_at=109.0, kind=PERMIT, valid_until=131.0), add()
     short = add(renewed=False, lease=0.1, valid_until=132.0)
-    assert take(table) == [one, other]
-    assert take(table) == [permit]
-    assert take(table) == [short], "a short own lease does not shorten the round for the others"
+    assert table.take() == [one, other]
+    assert table.take() == [permit]
+    assert table.take() == [short], "a short own lease does not shorten the round for the others"
 
 
 def test_urgent_hold_overtakes_those_that_wait(table, add):
     """Thousands are due, and one that nodes handed over for 3 s becomes due meanwhile."""
     for i in range(3 * MOST):
         add(b"%d" % i)
-    assert len(take(table)) == MOST
+    assert len(table.take()) == MOST
     urgent = add(b"urgent", renew_at=110.2, valid_until=112.0, kind=PERMIT)
-    assert take(table, 110.3) == [urgent]
-    assert [len(take(table, 110.4)) for _ in range(3)] == [MOST, MOST, MOST], "those taken were not put back"
+    assert table.take(110.3) == [urgent]
+    assert [len(table.take(110.4)) for _ in range(3)] == [MOST, MOST, MOST], "those taken were not put back"
 
 
 @pytest.mark.parametrize("when", ["new", "known", "taken"])
@@ -87,7 +93,7 @@ def test_hold_that_has_ended_is_not_taken(table, add, when, end):
     state, kept = add(), add()
     if when == "known":
         table.next_due()
-    batch = take(table) if when == "taken" else []
+    batch = table.take() if when == "taken" else []
     if end == "lost":
         state.lost = "a reason"
     elif end == "released":
@@ -95,10 +101,10 @@ def test_hold_that_has_ended_is_not_taken(table, add, when, end):
     else:
         state.live = False
     table.put(batch)
-    assert take(table) == [kept]
+    assert table.take() == [kept]
     assert table.take_ended(1000.0) == [kept]
     table.remove(kept)
-    assert (take(table, 1e9), table.take_ended(1e9), table.next_due()) == ([], [], math.inf), "nothing is left"
+    assert (table.take(1e9), table.take_ended(1e9), table.next_due()) == ([], [], math.inf), "nothing is left"
 
 
 # Changes.
@@ -111,27 +117,11 @@ def test_hold_that_comes_closer_is_taken_earlier_and_only_once(table, add):
     for _ in range(2):
         table.watch(other)
     assert table.next_due() == 101.0
-    assert take(table, 101.0) == [other]
+    assert table.take(101.0) == [other]
     other.renew_at = 120.0
     table.put([other])
     assert renew(table) == [one]
-    assert take(table, 120.0) == [other, one]
-
-
-@pytest.mark.parametrize("end", ["lost", "released", "extended"])
-def test_hold_that_ends_or_is_extended_while_others_are_renewed_is_not_taken(table, add, end):
-    """All due holds are found at one look, and renewed with several commands."""
-    states = [add(b"%d" % i) for i in range(MOST + 2)]
-    assert take(table) == states[:MOST]
-    assert table.next_due() == -math.inf, "there are more"
-    if end == "lost":
-        states[-1].lost = "a reason"
-    elif end == "released":
-        table.remove(states[-1])
-    else:
-        states[-1].renew_at = 130.0
-    assert take(table) == [states[MOST]]
-    assert take(table) == []
+    assert table.take(120.0) == [other, one]
 
 
 # Ending.

@@ -124,7 +124,7 @@ def test_lock_acquired_again_and_again_rings_once_per_period(table, alarm):
         table.remove(state)
     assert alarm.rung == 1
     assert table.next_due() == 110.0
-    assert (table.take_due(110.0, 110.0), table.take_ended(110.0)) == ([], [])
+    assert (table.due(110.0, 110.0), table.take_ended(110.0)) == ([], [])
     assert table.next_due() == 130.0, "the end of the last one, which is gone"
     table.add(new_state(renew_at=121.0))
     assert alarm.rung == 2
@@ -133,7 +133,7 @@ def test_lock_acquired_again_and_again_rings_once_per_period(table, alarm):
 def test_watchdog_never_sleeps_through_a_hold_that_came_while_it_worked(table):
     renewed = new_state(b"a", renew_at=110.0)
     table.add(renewed)
-    batch = table.take_due(110.0, 110.0)
+    (batch,) = table.due(110.0, 110.0)
     table.add(new_state(b"b", renew_at=112.0))
     renewed.renew_at = 120.0
     table.put(batch)

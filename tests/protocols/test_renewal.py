@@ -278,7 +278,7 @@ def test_extend_wakes_the_watchdog_if_its_look_is_due_earlier(toy):
     state.renew_at = 1010.0
     table = toy.session.holds
     table.begin_watch()
-    assert (table.take_ended(toy.now), table.take_due(toy.now, toy.now)) == ([], [])
+    assert (table.take_ended(toy.now), table.due(toy.now, toy.now)) == ([], [])
     alarms = toy.alarms
     toy.play(extend(toy.session, state, 3.0, toy.now), ("ask lock_renew", toy.all_say([2])))
     assert state.renew_at < 1010.0

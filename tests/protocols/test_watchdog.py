@@ -5,6 +5,7 @@ from itertools import pairwise
 
 import pytest
 
+from redsync._core.holds import MOST
 from redsync._core.observing import HoldLost
 from redsync._core.timing import milliseconds, renew_at
 from redsync._protocols.lock import LOCK
@@ -158,6 +159,20 @@ def test_loss_is_reported_after_the_round_under_way_however_many_renewals_are_du
     assert toy.events[-1].state is gone
     assert gone.valid_until <= told[0] <= gone.valid_until + 0.25
     assert len(renewals(toy)) < 5
+
+
+@pytest.mark.parametrize("end", [{"live": False}, {"lost": "a reason"}], ids=min)
+def test_hold_that_ends_while_others_are_renewed_is_left_out(toy, end):
+    """All due holds are found at one look, and renewed with several commands."""
+    *kept, ended = [take(toy, f"lock {i}") for i in range(MOST + 2)]
+
+    def answer(command):
+        for field, value in end.items():
+            setattr(ended, field, value)
+        return [OURS] * len(command.keys)
+
+    toy.run_watchdog(answer, sleeps=2)
+    assert [key for command in renewals(toy) for key in command.keys] == [state.keys.lock for state in kept]
 
 
 @pytest.mark.parametrize("at", range(12))
