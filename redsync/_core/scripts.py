@@ -12,8 +12,7 @@ All kinds follow one convention, so trying, waiting, renewing, losing and releas
 * `acquire`: KEYS claim, and from a waiter queue and places (for a kind with modes, from every new acquire); ARGV claim,
   hold count, lease in ms, guard (ms and processes), and from a waiter: how long to keep its place in ms, its rank (ms
   waited so far, or ticket), wake channel, ask id. Reply 1 new, 2 was ours already, [remaining ms or -1, holder, its or
-  the highest ticket if by ticket, number of waiters before it if it has a place] held, 0 foreign type, or the error
-  FORGETFUL.
+  the highest ticket or 0, number of waiters before it if it has a place] held, 0 foreign type, or the error FORGETFUL.
   With fencing tokens: one more key, the node's latest token, and one more argument, the highest known token; the reply
   to a grant is token instead of 1, -token instead of 2.
 * `release`: KEYS claim, queue, places; ARGV claim, hold count, Redisson's channel. Reply 1 had ours, or 0. At count 0

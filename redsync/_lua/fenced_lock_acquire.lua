@@ -13,7 +13,7 @@
 --        "<number>", or "<number>+<lease, ms>" for a hand-over with its own lease
 -- ARGV[last] the highest token that the asker knows, or 0
 -- Reply: token granted, new | -token granted, was ours already
---        | {remaining ms or -1, claim} held by that claim; a waiter also gets the number of waiters before it
+--        | {remaining ms or -1, claim, 0} held by that claim; a waiter also gets the number of waiters before it
 --        | 0 the key holds another type, or Redisson issues tokens, no change | error FORGETFUL <ms that this node remembers, or -1>
 local free = redis.call('exists', KEYS[1]) == 0
 local count = not free and redis.pcall('hget', KEYS[1], ARGV[1])
@@ -27,7 +27,7 @@ if not free and not count then
 -- include: waiter
 -- include: take_place
   end
-  return {redis.call('pttl', KEYS[1]), holder, rank}
+  return {redis.call('pttl', KEYS[1]), holder, 0, rank}
 end
 
 local guard = ARGV[4]

@@ -10,8 +10,8 @@
 --        processes: "<ms>,<process>,<process>,"; 0: no guard
 -- ARGV[5..8] only from a waiter: how long to keep its place, ms; waited so far, ms; wake channel; id of this ask:
 --        "<number>", or "<number>+<lease, ms>" for a hand-over with its own lease
--- Reply: 1 granted, new | 2 granted, was ours already | {remaining ms or -1, claim} held by that claim; a waiter also
---        gets the number of waiters before it | 0 the key holds another type, no change
+-- Reply: 1 granted, new | 2 granted, was ours already | {remaining ms or -1, claim, 0} held by that claim; a waiter
+--        also gets the number of waiters before it | 0 the key holds another type, no change
 --        | error FORGETFUL <ms that this node remembers, or -1>
 local is_mutex = ARGV[2] == ''
 if redis.call('exists', KEYS[1]) == 0 then
@@ -54,4 +54,4 @@ if KEYS[2] then
 -- include: waiter
 -- include: take_place
 end
-return {redis.call('pttl', KEYS[1]), other, rank}
+return {redis.call('pttl', KEYS[1]), other, 0, rank}

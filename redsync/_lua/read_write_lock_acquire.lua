@@ -12,8 +12,8 @@
 --        processes: "<ms>,<process>,<process>,"; 0: no guard
 -- ARGV[5..8] only from a waiter: how long to keep its place, ms; waited so far, ms; wake channel; id of this ask:
 --        "<number>", or "<number>+<lease, ms>" for a hand-over with its own lease
--- Reply: 1 granted, new | 2 granted, was ours already | {remaining ms, claim, "readers" or "writers"} refused; a
---        waiter also gets the number of waiters before it, roughly | 0 the key holds another type, no change
+-- Reply: 1 granted, new | 2 granted, was ours already | {remaining ms, a claim, "readers" or "writers", 0} refused;
+--        a waiter also gets the number of waiters before it, roughly | 0 the key holds another type, no change
 --        | error FORGETFUL <ms that this node remembers, or -1>
 -- include: read_write_claims
 local guard = ARGV[4]
@@ -48,11 +48,11 @@ if mode == 'r:' and not blocker and not writes then
   end
 end
 if blocker then
-  if not ARGV[5] then return {blocked_until - now, blocker} end
+  if not ARGV[5] then return {blocked_until - now, blocker, 0} end
   -- Writers go before all readers.
   local rank, ahead = nil, mode == 'w:' and 2^52 or 0
 -- include: take_place
-  return {blocked_until - now, blocker, rank}
+  return {blocked_until - now, blocker, 0, rank}
 end
 
 -- include: remembers

@@ -28,8 +28,7 @@ __all__ = [
     "is_outage",
     "most_refusals",
     "no_quorum",
-    "read_by_arrival",
-    "read_by_ticket",
+    "read_answer",
     "refusals_of_owners",
     "time_left",
     "type_error",
@@ -74,38 +73,20 @@ WRONG_TYPE = Refusal(-1, b"")
 
 _CODES: dict[int, int | Refusal] = {NEW: NEW, EXISTING: EXISTING, 0: WRONG_TYPE}
 
-_BY_ARRIVAL = [int, bytes], [int, bytes, int]
-_BY_TICKET = [int, bytes, int], [int, bytes, int, int]
+_REFUSALS = [int, bytes, int], [int, bytes, int, int]
 
 
-def read_by_arrival(reply: Any) -> int | Refusal:
-    """Read a reply to an acquire whose waiters are served by arrival.
-
-    Raises:
-        ValueError: It is not such a reply.
-    """
-    if reply.__class__ is int and reply in _CODES:
-        return _CODES[reply]
-    left_ms, holder, *ahead = _words(reply, _BY_ARRIVAL)
-    return Refusal(left_ms, holder, 0, *ahead)
-
-
-def read_by_ticket(reply: Any) -> int | Refusal:
-    """Read a reply to an acquire whose waiters are served by ticket.
+def read_answer(reply: Any) -> int | Refusal:
+    """Read a reply to an acquire of a whole lock.
 
     Raises:
         ValueError: It is not such a reply.
     """
     if reply.__class__ is int and reply in _CODES:
         return _CODES[reply]
-    return Refusal(*_words(reply, _BY_TICKET))
-
-
-def _words(reply: Any, shapes: tuple[list[type], list[type]]) -> list[Any]:
-    if reply.__class__ is not list or [word.__class__ for word in reply] not in shapes:
-        raise ValueError("the reply to an acquire is an integer, or the remaining time in ms and the holder")
-    words: list[Any] = reply
-    return words
+    if reply.__class__ is list and [word.__class__ for word in reply] in _REFUSALS:
+        return Refusal(*reply)
+    raise ValueError("the reply to an acquire is an integer, or the remaining time in ms, the holder and a ticket")
 
 
 def has_answers(tally: Tally) -> Verdict:

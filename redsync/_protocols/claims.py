@@ -22,7 +22,7 @@ from redsync._core.scripts import Arg, ClaimKind, Command
 from redsync._core.session import Session
 from redsync._core.text import one_line
 from redsync._core.timing import milliseconds
-from redsync._protocols.answers import most_refusals, refusals_of_owners, time_left, type_error
+from redsync._protocols.answers import most_refusals, read_answer, refusals_of_owners, time_left, type_error
 from redsync._protocols.queue_policies import PLACE_KEPT, QueuePolicy
 from redsync.exceptions import RedsyncError
 
@@ -187,7 +187,7 @@ class Claim:
 
         A hold keeps it with its votes. So it must not refer to the hold: only the cycle collector would free both.
         """
-        return self.policy.read
+        return read_answer
 
     # After a round.
 

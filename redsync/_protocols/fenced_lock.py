@@ -39,7 +39,7 @@ from redsync._core.scripts import Arg, Command, Script
 from redsync._core.session import Session
 from redsync._core.timing import milliseconds
 from redsync._protocols import lock
-from redsync._protocols.answers import EXISTING, Refusal, read_by_arrival
+from redsync._protocols.answers import EXISTING, Refusal, read_answer
 from redsync._protocols.claims import AcquireRequest, Claim
 from redsync.exceptions import KeyTypeError
 
@@ -63,7 +63,7 @@ def _read_token(reply: Any) -> int | Refusal:
         if token > _HIGHEST:
             raise ValueError("the token is beyond all clocks")
         return token
-    answer = read_by_arrival(reply)
+    answer = read_answer(reply)
     if answer:
         raise ValueError("the grant lacks its fencing token")
     return answer

@@ -38,7 +38,7 @@ from redsync._core.holds import Owner
 from redsync._core.quorum import Tally, Verdict, thoroughly
 from redsync._core.scripts import Arg
 from redsync._core.timing import milliseconds
-from redsync._protocols.answers import most_refusals, read_by_arrival, read_by_ticket, refusals_of_owners
+from redsync._protocols.answers import most_refusals, refusals_of_owners
 
 __all__ = [
     "PLACE_KEPT",
@@ -93,7 +93,6 @@ class QueuePolicy(ABC):
     """How one waiter queues on all nodes, and which place it has there.
 
     Attributes:
-        read: Reads a reply to an acquire with such a place.
         may_join_later: True if its place may be taken later: a waiter far behind can wait inside the process until
             then.
         taken: True if nodes may have the place: then the waiter must leave it, and nodes may send wake-ups.
@@ -107,7 +106,6 @@ class QueuePolicy(ABC):
         started: The instant at which waiting began, which decides the place by arrival.
     """
 
-    read = staticmethod(read_by_arrival)
     may_join_later = False
     taken = False
     ask_id = None
@@ -217,8 +215,6 @@ class FifoByNumber(QueuePolicy):
 
 class FifoByTicket(FifoByNumber):
     """First come, first served, by tickets."""
-
-    read = staticmethod(read_by_ticket)
 
     def enough(self, tally: Tally) -> bool:
         # With an even number of nodes, fewer refusals than a quorum rule a grant out.

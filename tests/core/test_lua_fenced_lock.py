@@ -54,7 +54,7 @@ def test_first_token_is_the_nodes_clock(fenced):
 def test_refusal_gives_no_token_and_names_the_holder(fenced):
     fenced.redis.set(KEYS.token, 10)
     fenced.acquire(OTHER)
-    remaining, holder = fenced.acquire()
+    remaining, holder, _ = fenced.acquire()
     assert holder == OTHER
     assert 0 < remaining <= LEASE
     assert fenced.queue()[1:] == [OTHER, 0]

@@ -117,7 +117,7 @@ def test_readers_get_in_together_each_with_its_own_expiry(rw, lasts):
     assert lasts(claims[b"r:" + OTHER][1], 30_000)
     rw.ask("read", THIRD, lease=5_000)
     assert lasts(rw.left(), 30_000), "as long as the last of them"
-    remaining, who = rw.ask("write", FOURTH)
+    remaining, who, _ = rw.ask("write", FOURTH)
     assert who == b"readers"
     assert lasts(remaining, 30_000), "when all of them have ended"
 
@@ -125,7 +125,7 @@ def test_readers_get_in_together_each_with_its_own_expiry(rw, lasts):
 @pytest.mark.parametrize(("mode", "wanted"), [("write", "read"), ("write", "write"), ("read", "write")])
 def test_writer_gets_in_alone(rw, lasts, mode, wanted):
     rw.ask(mode, ME, lease=20_000)
-    remaining, who = rw.ask(wanted, OTHER)
+    remaining, who, _ = rw.ask(wanted, OTHER)
     assert who == (ME if mode == "write" else b"readers")
     assert lasts(remaining, 20_000)
     assert len(rw.holders()) == 1
@@ -222,8 +222,8 @@ def test_foreign_value_is_left_unchanged(rw, mode, what):
 
 def test_waiting_writer_keeps_new_readers_out_but_not_those_who_read(rw, heard, lasts):
     rw.ask("read", ME)
-    assert rw.queue("write", OTHER)[1:] == [b"readers", 0]
-    remaining, who = rw.ask("read", THIRD)
+    assert rw.queue("write", OTHER)[1:] == [b"readers", 0, 0]
+    remaining, who, _ = rw.ask("read", THIRD)
     assert who == b"writers"
     assert lasts(remaining, PLACE)
     assert rw.ask("read", ME) == EXISTING
@@ -234,7 +234,7 @@ def test_waiting_writer_keeps_new_readers_out_but_not_those_who_read(rw, heard, 
 def test_reader_gets_in_before_a_writer_that_has_waited_less_or_whose_place_has_ended(rw):
     rw.ask("read", ME)
     rw.queue("write", OTHER, waited=1_000)
-    assert rw.queue("read", THIRD, waited=500)[1:] == [b"writers", 1], "one waiter is before it"
+    assert rw.queue("read", THIRD, waited=500)[1:] == [b"writers", 0, 1], "one waiter is before it"
     assert rw.queue("read", FOURTH, waited=9_000) == NEW
     assert rw.waiters() == {OTHER, THIRD}
     rw.end_place(OTHER)

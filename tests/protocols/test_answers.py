@@ -17,7 +17,7 @@ from redsync._protocols.answers import (
 from redsync._protocols.fenced_lock import FENCED_LOCK, Fence, FencedClaim
 from redsync._protocols.holding import release
 from redsync._protocols.latch import Latch, count_left
-from redsync._protocols.lock import FAIR_LOCK, LOCK
+from redsync._protocols.lock import LOCK
 from redsync._protocols.renewal import extend
 from redsync._protocols.semaphore import available
 from redsync._protocols.shrinking import MOST_BYTES
@@ -32,7 +32,6 @@ COMMAND = Command(Script.load("name_inspect"), (), ())
 
 PROTOCOLS = {
     "acquire": lambda toy: toy.acquiring(timeout=0.0),
-    "fair lock": lambda toy: toy.acquiring(timeout=0.0, kind=FAIR_LOCK),
     "release": lambda toy: release(toy.session, toy.take(), toy.now),
     "extension": lambda toy: extend(toy.session, toy.take(), None, toy.now),
     "fenced lock": lambda toy: toy.acquiring(claims=partial(FencedClaim, fence=Fence()), kind=FENCED_LOCK),
@@ -43,8 +42,7 @@ PROTOCOLS = {
     "latch": lambda toy: count_left(toy.session, Latch("x", KEYS, 60.0), toy.owner, toy.now),
 }
 FURTHER = {
-    "acquire": (3, [20], [20, "a"], [20, b"a", b"7"], [20, b"a", 7, 3], [20, b"a", 7, 3, 1]),
-    "fair lock": (3, [20], [20, b"a"], [20, "a", 7], [20, b"a", b"7"], [20, b"a", 7, 3, 1]),
+    "acquire": (3, [20], [20, b"a"], [20, "a", 7], [20, b"a", b"7"], [20, b"a", 7, 3, 1]),
     "extension": ([7], [2.0], [2, 2]),
     "fenced lock": (1, 2, -1, -2, [1, 7], [2, 7], 7.0),
     "semaphore": (

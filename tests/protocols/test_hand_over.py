@@ -131,7 +131,7 @@ def test_lock_is_taken_over_only_while_enough_of_its_time_is_left(make_toy, own,
     """The nodes that handed it over grant the next ask."""
     for seconds, taken in (0.99 * fresh, True), (1.01 * fresh, False):
         toy = make_toy(lease=30.0 if own else lease, drift_factor=drift_factor, random=0.999)
-        script = [(ASK, toy.all_say([20_000, A, 2000], takes=0.0)), (SLEEP, toy.slept(seconds, handed=ALL))]
+        script = [(ASK, toy.all_say([20_000, A, 0, 2000], takes=0.0)), (SLEEP, toy.slept(seconds, handed=ALL))]
         again = [] if taken else [(ASK, toy.all_say(OURS, takes=0.0))]
         state = toy.acquire(*script, *again, crowded=True, lease=lease if own else None)
         assert state.valid(toy.now)

@@ -26,7 +26,7 @@ def take(toy, possession, **fields):
 
 
 def busy(toy, by=b"285475da-9152-4c83-822a-67ee2f116a79:1:1"):
-    return toy.all_say([20_000, by])
+    return toy.all_say([20_000, by, 0])
 
 
 # Possession.

@@ -223,7 +223,7 @@ REDISSON = b"285475da-9152-4c83-822a-67ee2f116a79:52"
 def test_waiter_far_behind_looks_seldom_but_before_its_place_ends(make_toy, by, ahead, longest):
     toy = make_toy(random=0.999)
     toy.acquire(
-        ("ask lock_acquire for a place", toy.all_say([20_000, by, ahead])),
+        ("ask lock_acquire for a place", toy.all_say([20_000, by, 0, ahead])),
         ("wait for wake-up", toy.slept(0.01)),
         ("ask lock_acquire for a place", toy.all_say(NEW)),
         crowded=True,
@@ -243,7 +243,7 @@ def test_spinning_leaves_no_place_and_sleeps_by_its_backoff(toy):
         asked.append((tries, random))
         return tries / 10
 
-    refused = ("ask lock_acquire", toy.all_say([20_000, A]))
+    refused = ("ask lock_acquire", toy.all_say([20_000, A, 0]))
     script = [refused, "tell lock_release, stay", ("wait", toy.slept())] * 3
     state = toy.acquire(*script, ("ask lock_acquire", toy.all_say(NEW)), queue=partial(NoQueue, backoff))
     assert state.valid(toy.now)
@@ -268,7 +268,7 @@ def test_backoff_that_raises_rolls_the_attempt_back(toy):
 
     with pytest.raises(ValueError, match="no such pause"):
         toy.acquire(
-            ("ask lock_acquire", toy.all_say([20_000, A])),
+            ("ask lock_acquire", toy.all_say([20_000, A, 0])),
             "tell lock_release, stay",
             "tell lock_release, stay",
             queue=partial(NoQueue, backoff),

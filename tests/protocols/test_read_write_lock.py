@@ -79,7 +79,7 @@ def test_readers_and_writers_are_renewed_together(toy):
 
 
 def test_writer_sleeps_until_the_readers_are_gone_although_nodes_may_know_different_ones(toy):
-    held = [20_000, b"readers"]
+    held = [20_000, b"readers", 0]
     state = toy.play(
         acquiring(toy, WRITE),
         (ASK, toy.all_say(held)),

@@ -271,7 +271,7 @@ BELIEVE_REQUESTS = script(
     "semaphore_acquire", ("its_version > version or its_version == version and its_limit ~= limit or ", "")
 )
 HAS = "if had and is_live(had) then\n  local refusal = put"
-REFUSES = "if had and redis.call('exists', 'redsync_queue:{redsync:x}') == 1 then return {1, 'writers'} end\n"
+REFUSES = "if had and redis.call('exists', 'redsync_queue:{redsync:x}') == 1 then return {1, 'writers', 0} end\n"
 
 
 def break_hand_over(*replacements):

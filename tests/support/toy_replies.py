@@ -4,12 +4,12 @@ NEW, OURS, WRONG_TYPE = 1, 2, 0
 A, B = b"client-a:1:1", b"client-b:1:1"
 LOSS = ("tell lock_release", "notify HoldLost")
 """The effects by which a hold is lost, and that is reported."""
-SPLIT = (NEW, NEW, [20_000, A], [20_000, B], [20_000, B])
+SPLIT = (NEW, NEW, [20_000, A, 0], [20_000, B, 0], [20_000, B, 0])
 
 
 def held(remaining=20.0, by=A):
     """A refusal: another owner holds it for that many more seconds; None: without an end."""
-    return [-1 if remaining is None else round(remaining * 1000), by]
+    return [-1 if remaining is None else round(remaining * 1000), by, 0]
 
 
 def won(toy):
