@@ -157,15 +157,18 @@ class PendingReleases:
 def keep_behind(request: Request, link_set: AnyLinkSet, shared: Shared, own: AnyLinkSet) -> None:
     """Keep a release, just sent over a set, for nodes that may yet execute a command before it, over another set.
 
-    It follows its owner's earlier asks, whatever their claims: each may take a place in the queue, which belongs to the
-    owner. It also follows commands without an owner: a renewal goes out over the maintenance's set (`own`) for all
-    owners, and creates claims that a node has forgotten.
+    It follows an ask for its claim. It also follows a renewal, which goes out over the maintenance's set (`own`) for
+    all owners, and creates claims that a node has forgotten; and its owner's earlier asks, whatever their claims: each
+    may take a place in the queue, which belongs to the owner.
     """
     owner = request.effect.owner
     for other in (*shared.releases.others(), own):
         for link in () if other is link_set else list(other.links):
-            if link is not None and any(before.effect.owner in (owner, None) for before in tuple(link.pending)):
-                again = Request(request.effect, None)
-                again.number = shared.next_number()  # Not that of the sent one, whose answer does not resolve it.
-                shared.releases.add(link.index, (again,))
-                shared.wake()
+            for before in () if link is None else tuple(link.pending):
+                # Most are other owners'. Only the maintenance sends for several at once.
+                if (before.effect.owner is owner or other is own) and before.concerns(request):
+                    again = Request(request.effect, None)
+                    again.number = shared.next_number()  # Not that of the sent one, whose answer does not resolve it.
+                    shared.releases.add(link.index, (again,))
+                    shared.wake()
+                    break

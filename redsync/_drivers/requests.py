@@ -126,6 +126,17 @@ class Request(Waitable):
         command = self.command
         return () if command is None else command.keys[:1] + command.args[:1]
 
+    def concerns(self, release: Request) -> bool:
+        """Return whether a release must not overtake this request.
+
+        It names the release's claim (a renewal names several). Or it is another command of the same owner on the same
+        key: it may take a place in the queue, and a release removes the owner's place whichever claim it names.
+        """
+        command, claim, owner = self.command, release.claim, release.effect.owner
+        if command is None or len(claim) < 2 or claim[0] not in command.keys:
+            return False
+        return claim[1] in command.args or (owner is not None and self.effect.owner == owner)
+
 
 class Codec(KeyTagging):
     """How drivers encode commands for a node, and what else differs for a voter, whose keys all have one slot.

@@ -6,7 +6,6 @@ import threading
 import pytest
 
 from redsync._core.effects import Tell
-from redsync._core.holds import Owner
 from redsync._core.scripts import Command
 from redsync._drivers import pending_releases
 from redsync._drivers.pending_releases import PendingReleases, is_refused, keep_behind
@@ -175,11 +174,11 @@ def test_kept_release_is_due_once_the_node_has_answered(desk, sets, own):
     assert again.claim == request.claim
 
 
-def test_release_over_the_same_set_or_of_another_owner_is_not_kept(desk, sets, own):
+def test_release_over_the_same_set_or_of_another_lock_is_not_kept(desk, sets, own):
     (first, second, _), fars = sets
     ask(desk, first, fars, silent=[1])
     keep_behind(release(desk), first, desk, own)
-    keep_behind(release(desk, owner=Owner("desk", 2)), second, desk, own)
+    keep_behind(release(desk, b"another", key=b"another lock"), second, desk, own)
     assert kept(desk) == []
 
 
@@ -204,13 +203,14 @@ def test_release_waits_for_all_sets_that_its_owner_has_used(desk, sets, own):
 
 def test_release_is_kept_behind_a_renewal_of_many_claims_over_the_maintenances_set(desk, sets):
     """It was decided early, and creates claims that nodes have forgotten."""
-    (own, _, third), fars = sets
+    (own, second, third), fars = sets
     renewal = desk.request(b"another", owner=None)
     renewal.command = renewal.command._replace(args=(b"another", 1, b"claim", 1))
     own.send(renewal)
     for far in (fars[0], fars[2]):
         far.say(YES)
     own.read(0.0)
+    keep_behind(release(desk, b"third"), second, desk, own)
     keep_behind(release(desk), own, desk, own)
     assert kept(desk) == []
     keep_behind(release(desk), third, desk, own)
