@@ -58,7 +58,7 @@ REAL: Final = Environment(clock, random.random, lambda: str(uuid.uuid4()), descr
 
 
 def at_exit(function: Callable[[], object]) -> None:
-    """Call a function at an orderly end of this process, even if registered several times; perhaps twice.
+    """Call a function at an orderly end of this process, once or twice, however often it was registered.
 
     A multiprocessing child ends by `os._exit`, after its own finalizers. At its start it forgets its parent's
     finalizers, and those registered while its arguments are unpickled. So each process that connects must register

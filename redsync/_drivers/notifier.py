@@ -119,7 +119,7 @@ class EventThread:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the thread, unless that was done: early, as none may start once the main thread has ended."""
+        """Start the thread, unless that was done. Early: later the system may have no more threads."""
         if self._thread is None:
             thread = threading.Thread(target=self._main, name="redsync-events", daemon=True)
             try:
