@@ -157,7 +157,10 @@ class AnyMultiLock(Enterable[RunnerT_co, MultiHoldT], Generic[RunnerT_co, LockT,
                 enter(hold)
         except BaseException as error:
             yield from release_rest([part.release for part in won()], error)
-            self._forget_all(hold)
+            if hold is not None:  # Its `with` does not begin.
+                self._forget(hold)
+                for lock, part in self._parts(hold):
+                    lock._forget(part)
             raise
         return hold
 
@@ -176,13 +179,6 @@ class AnyMultiLock(Enterable[RunnerT_co, MultiHoldT], Generic[RunnerT_co, LockT,
     def _asking_task(self) -> ReferenceType[Any] | None:
         """Return the asyncio task in whose step a thread acquires; None for all others."""
         return None
-
-    def _forget_all(self, hold: MultiHoldT | None) -> None:
-        """Forget the hold of a `with` that did not begin, here and with each lock."""
-        if hold is not None:
-            self._forget(hold)
-            for lock, part in self._parts(hold):
-                lock._forget(part)
 
     def _may_end(self, hold: MultiHoldT) -> bool:
         return all(lock._may_end(part) for lock, part in self._parts(hold))

@@ -20,7 +20,7 @@ from typing import Any, Generic, Literal, ParamSpec, Self, TypeAlias, TypeVar, o
 from redsync._core.effects import Steps
 from redsync._core.keys import encode_name
 from redsync._core.permits import MAX_PERMITS, Limit, PermitState, SlotKeys
-from redsync._core.session import AnyHost, AsyncRunner, Runner, RunnerT_co, Session
+from redsync._core.session import AnyHost, AsyncRunner, Runner, RunnerT_co
 from redsync._core.timing import check_timeout, whole
 from redsync._facades.decorator import check_on_busy, wrap, wrap_async
 from redsync._protocols import rate as protocol
@@ -179,14 +179,10 @@ class _Limiter(Generic[RunnerT_co]):
         request = AcquireRequest(
             name=self._name, kind=protocol.RATE, keys=keys, owner=owner, timeout=timeout, holds=wanted
         )
+        acquire = partial(protocol.acquire, rates=self._rates)
         if session.observed:
-            return observed(session, request, self._runner.now(), self._claim_steps, kind="rate_limiter")
-        return self._claim_steps(session, request, self._runner.now())
-
-    def _claim_steps(
-        self, session: Session, request: AcquireRequest, now: float
-    ) -> Steps[Sequence[PermitState] | None]:
-        return protocol.acquire(session, request, self._rates, now)
+            return observed(session, request, self._runner.now(), acquire, kind="rate_limiter")
+        return acquire(session, request, self._runner.now())
 
     def _available_steps(self) -> Steps[int]:
         return protocol.available(self._runner.session, self._rates, self._runner.new_owner())

@@ -55,7 +55,7 @@ class Rate(NamedTuple):
 
 
 def acquire(
-    session: Session, request: AcquireRequest, rates: Sequence[Rate], now: float
+    session: Session, request: AcquireRequest, now: float, rates: Sequence[Rate]
 ) -> Steps[Sequence[PermitState] | None]:
     """Acquire permits of all rates, shortest window first, that count now; return them, or None if there was no room.
 

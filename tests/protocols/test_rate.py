@@ -35,7 +35,7 @@ class Limiter:
     def steps(self, n=1, timeout=0.0):
         toy, owner = self.toy, self.toy.new_owner()
         request = toy.request(kind=protocol.RATE, keys=self.keys, owner=owner, timeout=timeout, holds=n)
-        return protocol.acquire(toy.session, request, self.rates, toy.now)
+        return protocol.acquire(toy.session, request, toy.now, self.rates)
 
     def play(self, *script, n=1, timeout=0.0):
         return self.toy.play(self.steps(n, timeout), *script)
