@@ -51,7 +51,7 @@ class Client(AnyClient[ThreadRunner]):
     Args:
         nodes: A list of URLs (`redis://`, `rediss://`, `unix://`, `redis+sentinel://`, `redis+cluster://`; `valkey` for
             `redis` too) or `redis.Redis` instances; the client uses their settings, not their connections. The nodes
-            must be different servers, without replication between them. A single URL or instance is one node.
+            must be different servers, without replication between them. A single URL or instance needs no list.
         prefix: The start of every key's name.
         lease: Seconds for which nodes keep a claim that the watchdog renews. If the holder crashes, others wait this
             long. At most an hour.
@@ -134,6 +134,7 @@ class Client(AnyClient[ThreadRunner]):
 
         Raises:
             ValueError: The name or a number is invalid.
+            TypeError: The name is no text, `timeout` no number, or `on_lost` no function.
         """
         return Lock(self, name, timeout=timeout, lease=lease, max_hold=max_hold, min_hold=min_hold, on_lost=on_lost)
 

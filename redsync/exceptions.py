@@ -14,7 +14,7 @@ RedsyncError
 └── ClientClosedError     (RuntimeError)      an operation after `close()`: fix the code
 ```
 
-Each error has its data as attributes and builds its message from them, so programs never parse text.
+An error about one synchronizer has its data as attributes, so programs never parse text.
 """
 
 from __future__ import annotations
@@ -81,11 +81,11 @@ class OverReleaseError(RedsyncError, ValueError):
 
 
 class _NamedError(RedsyncError):
-    """An error of one synchronizer, with the nodes' votes if any were asked.
+    """An error of one synchronizer.
 
     Attributes:
         name: The synchronizer's name, as given.
-        votes: Each node's vote, in the order of the client's nodes; empty if no node was asked.
+        votes: Each node's vote, in the order of the client's nodes, of `QuorumError` and `KeyTypeError`; else empty.
     """
 
     def __init__(self, name: str | bytes, sentence: str, votes: Sequence[Vote] = ()) -> None:

@@ -147,7 +147,7 @@ class AnyHold(Entered, Generic[RunnerT_co]):
     def __repr__(self) -> str:
         condition = (
             "released"
-            if self._released or not self._state.count
+            if self._released or not (self._state.live or self.lost)
             else "lost"
             if self.lost
             else f"valid for {self.remaining():.1f} s"

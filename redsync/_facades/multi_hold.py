@@ -217,7 +217,7 @@ class AnyMultiHold(Entered, Generic[HoldT]):
         raise TypeError("a hold belongs to the process that acquired it: pickle the multi-lock instead")
 
     def __repr__(self) -> str:
-        released = any(hold._released or not hold._state.count for hold in self._holds)
+        released = any(hold._released or not (hold._state.live or hold.lost) for hold in self._holds)
         condition = "released" if released else "lost" if self.lost else f"valid for {self.remaining():.1f} s"
         return f"<{type(self).__name__} of {', '.join(map(repr, self.name))}, {condition}>"
 

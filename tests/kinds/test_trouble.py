@@ -207,7 +207,7 @@ def test_closed_client_has_released_it_and_says_that_it_is_closed(make_client, k
     hold = lock.__enter__()
     client.close()
     assert nothing_of(lock)
-    assert hold.remaining() == 0.0
+    assert (hold.remaining(), "released" in repr(hold)) == (0.0, True)
     calls = [lock.acquire, lambda: lock.acquire(False), lock.__enter__, lock.locked, lock.force_release, lock.extend]
     calls.append(client.__enter__)
     leave = partial(lock.__exit__, None, None, None)
