@@ -35,7 +35,7 @@ LIMIT = 64
 """How many waiters for one lock may ask: more than nodes serve before a follower has its place there."""
 
 RETRIERS = 8
-"""How many waiters that found no quorum may try again at a time: about a hundred tries a second in a long outage."""
+"""How many waiters that found no quorum may try again at a time: about fifty tries a second in a long outage."""
 
 RETRIES: Final = None
 """The queue of the waiters that found no quorum and want to try again, whatever they wait for."""

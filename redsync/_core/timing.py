@@ -141,12 +141,12 @@ def check_timeout(blocking: bool, timeout: float | None) -> float | None:
     return float(timeout)
 
 
-def retry_delay(attempt: int, random: float, *, shortest: float = 0.001, longest: float = 0.1) -> float:
-    """Return how long to wait, in seconds, before try number `attempt` + 1 of something that failed by chance.
+def retry_delay(tries: int, random: float, *, shortest: float = 0.001, longest: float = 0.1) -> float:
+    """Return how long to wait, in seconds, after that many tries that failed by chance.
 
-    Random over a span that doubles with each attempt, which spreads contenders further apart each time.
+    Random over a span that doubles with each try, which spreads contenders further apart each time.
 
     The span grows from `shortest`, after the first failure, to `longest`, in seconds; `random` is a number in [0, 1).
     """
-    span = min(longest, shortest * 2.0 ** min(attempt - 1, 30))
+    span = min(longest, shortest * 2.0 ** min(tries - 1, 30))
     return span * (0.25 + 0.75 * random)

@@ -170,25 +170,25 @@ def test_check_timeout_refuses_anything_but_a_number_that_floats_can_express(tim
 
 @given(st.integers(1, 10**9), st.floats(0, 1, exclude_max=True), st.floats(1e-6, 1.0), st.floats(1e-6, 10.0))
 @settings(derandomize=True)
-def test_retry_delay_lies_within_its_span(attempt, random, shortest, longest):
+def test_retry_delay_lies_within_its_span(tries, random, shortest, longest):
     """`shortest`: the span after the first failure."""
-    delay = retry_delay(attempt, random, shortest=shortest, longest=longest)
+    delay = retry_delay(tries, random, shortest=shortest, longest=longest)
     assert 0.25 * min(shortest, longest) <= delay < longest
     assert retry_delay(1, random, shortest=shortest, longest=10.0) <= shortest
 
 
 @given(st.integers(1, 20), st.floats(0, 1, exclude_max=True), st.floats(1e-6, 1e-3))
 @settings(derandomize=True)
-def test_retry_delay_doubles_until_the_longest(attempt, random, shortest):
-    one = retry_delay(attempt, random, shortest=shortest, longest=0.1)
-    two = retry_delay(attempt + 1, random, shortest=shortest, longest=0.1)
+def test_retry_delay_doubles_until_the_longest(tries, random, shortest):
+    one = retry_delay(tries, random, shortest=shortest, longest=0.1)
+    two = retry_delay(tries + 1, random, shortest=shortest, longest=0.1)
     assert two == pytest.approx(min(2 * one, retry_delay(1000, random, shortest=0.1, longest=0.1)))
 
 
 @given(st.integers(1, 100), st.floats(0, 0.9), st.floats(0.01, 0.09))
 @settings(derandomize=True)
-def test_retry_delay_spreads_contenders_at_random(attempt, random, more):
-    assert retry_delay(attempt, random) < retry_delay(attempt, random + more)
+def test_retry_delay_spreads_contenders_at_random(tries, random, more):
+    assert retry_delay(tries, random) < retry_delay(tries, random + more)
 
 
 def test_renewal_is_due_a_third_of_the_lease_after_sending():
