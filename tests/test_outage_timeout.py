@@ -23,6 +23,7 @@ WAITS = {
     "semaphore": lambda client: client.get_semaphore("x", 2).acquire(),
     "limiter": lambda client: client.get_rate_limiter("x", 2, 1.0).acquire(),
     "latch": lambda client: client.get_count_down_latch("x").wait(),
+    "count-down": lambda client: client.get_count_down_latch("x", timeout=FOR_EVER).count_down(),
 }
 
 

@@ -106,7 +106,7 @@ class CountDownLatch(_AnyLatch[Runner]):
     def count_down(self, n: int = 1) -> None:
         """Count the latch down by `n`, and open it at 0; no effect if it is open or was never set.
 
-        While too few nodes answer, the call tries again, for up to the `timeout` option.
+        While too few nodes answer, the call tries again, for up to the `timeout` option, and at most `outage_timeout`.
 
         Raises:
             QuorumError: Too few nodes answered for that long. The call may or may not have counted: call again with

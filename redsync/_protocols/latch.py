@@ -43,7 +43,7 @@ from redsync._core.scripts import Command, Script
 from redsync._core.session import Session
 from redsync._core.timing import milliseconds
 from redsync._protocols.acquiring import GRACE, LAST_TRY, acquire_new
-from redsync._protocols.answers import WRONG_TYPE, Refusal, gives_up, is_outage, no_quorum, type_error
+from redsync._protocols.answers import WRONG_TYPE, Refusal, gives_up, no_quorum, type_error
 from redsync._protocols.claims import AcquireRequest
 from redsync._protocols.fenced_lock import FENCED_LOCK, Fence, FencedClaim
 from redsync._protocols.holding import give_back
@@ -272,7 +272,7 @@ def wait_open(session: Session, latch: Latch, owner: Owner, timeout: float | Non
             was_won = tally.won
             failures = 0 if tally.won else failures + 1
             if failures:
-                outage_since = min(outage_since, tally.sent_at) if is_outage(tally) else math.inf
+                outage_since = min(outage_since, tally.sent_at)
                 if gives_up(session, tally, outage_since):
                     caller.require(tally)
                 until = min(deadline, outage_since + session.timing.outage_timeout)
@@ -297,14 +297,15 @@ def count_down(session: Session, latch: Latch, owner: Owner, now: float, *, n: i
     """Count the latch down by `n`; do nothing if it is open, or was never set.
 
     Raises:
-        QuorumError: Too few nodes answered within `timeout` seconds; the client's next call repeats this one.
+        QuorumError: Too few nodes answered for `timeout` seconds or the outage timeout; the next call repeats this one.
         KeyTypeError: The key holds a value of another type.
     """
+    deadline = now + min(timeout, session.timing.outage_timeout)
     table, key = session.arrivals, latch.keys.latch
     arrivals = table.setdefault(key, Arrivals())
     arrivals.running += 1
     try:
-        yield from _arrive(Caller(session, latch, owner), arrivals, n, now, now + timeout)
+        yield from _arrive(Caller(session, latch, owner), arrivals, n, now, deadline)
     finally:
         arrivals.running -= 1
         if not arrivals.running and not arrivals.doubt:
@@ -336,7 +337,7 @@ def _insist(caller: Caller, now: float, deadline: float, decide: Callable[[Tally
     """Exchange until `decide` is satisfied.
 
     Raises:
-        QuorumError: The deadline has passed.
+        QuorumError: The deadline has passed, or time does not mend why too few nodes answer.
         KeyTypeError: The key holds a value of another type.
     """
     failures, session = 0, caller.session
@@ -344,8 +345,9 @@ def _insist(caller: Caller, now: float, deadline: float, decide: Callable[[Tally
         while True:
             tally = yield from caller.exchange(now, decide, timeout=deadline - now)
             if tally.won:
+                session.answered = True
                 return tally
-            if tally.at >= deadline or caller.foreign(tally) is not None:
+            if tally.at >= deadline or caller.foreign(tally) is not None or gives_up(session, tally, math.inf):
                 caller.require(tally)
             failures += 1
             now = yield from session.queues.retry(caller.place, failures, session.random(), tally.at, deadline)
