@@ -5,18 +5,18 @@ adds up its own count-downs, and sends only the total. Nodes keep the maximum, s
 of two nodes' knowledge takes the higher generation, and within one the higher total of each client. The latch is open
 when the totals add up to its size. A latch that was never set has generation 0 and size 0.
 
-A node that lost its memory may have known more than it does now: then it does not vouch for its `LatchReport`.
+A node that lost its memory may have known more than it does now: then it does not vouch for its reply.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final
 
 from redsync._core.text import outline
 
-__all__ = ["Arrivals", "LatchReport", "LatchState"]
+__all__ = ["Arrivals", "LatchState"]
 
 _HIGHEST: Final = 1 << 52
 """The highest possible generation (a fencing token) or count: the number of one broken node must not spread."""
@@ -24,17 +24,22 @@ _HIGHEST: Final = 1 << 52
 
 @dataclass(frozen=True, slots=True)
 class LatchState:
-    """A node's or client's knowledge of a latch.
+    """A node's or client's knowledge of a latch; false if it comes from a node that does not vouch for it.
 
     Attributes:
         generation: The number of the setting; 0 for none.
         size: The count to which it was set.
         arrivals: The total that each client has counted down, by its UUID.
+        vouched: True unless it comes from a node that may have known more.
     """
 
     generation: int = 0
     size: int = 0
     arrivals: Mapping[bytes, int] = field(default_factory=dict)
+    vouched: bool = field(default=True, compare=False)
+
+    def __bool__(self) -> bool:
+        return self.vouched
 
     @property
     def count(self) -> int:
@@ -70,41 +75,14 @@ class LatchState:
         if reply.__class__ is not list:
             raise ValueError(f"a latch is a list, not {outline(reply)}")
         generation, size, *rest = reply
-        state = cls(generation, size, dict(zip(rest[::2], rest[1::2], strict=True)))
-        numbers = (generation, size, *state.arrivals.values())
+        born = [rest.pop()] if len(rest) % 2 else []
+        state = cls(generation, size, dict(zip(rest[::2], rest[1::2], strict=True)), vouched=not born)
+        numbers = (generation, size, *born, *state.arrivals.values())
         if {number.__class__ for number in numbers} != {int} or {key.__class__ for key in rest[::2]} - {bytes}:
             raise ValueError(f"a latch consists of numbers and clients, not {outline(reply)}")
         if max(numbers) > _HIGHEST:
             raise ValueError(f"a number of absurd size: {outline(reply)}")
         return state
-
-
-class LatchReport(NamedTuple):
-    """A node's reply; true if the node vouches for it: it never knew more.
-
-    Attributes:
-        state: The node's knowledge.
-        born: Since when the node remembers, by its own clock in ms, if it may have known more before; else None.
-    """
-
-    state: LatchState
-    born: int | None
-
-    def __bool__(self) -> bool:
-        return self.born is None
-
-    @classmethod
-    def read(cls, reply: Any) -> Self:
-        """Return a node's reply.
-
-        Raises:
-            TypeError, ValueError: The script never replies so.
-        """
-        if reply.__class__ is list and len(reply) % 2:
-            if reply[-1].__class__ is not int:
-                raise ValueError(f"an instant is a number, not {outline(reply[-1])}")
-            return cls(LatchState.read(reply[:-1]), reply[-1])
-        return cls(LatchState.read(reply), None)
 
 
 class Arrivals:

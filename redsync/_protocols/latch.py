@@ -36,7 +36,7 @@ from typing import Any, TypeAlias
 from redsync._core.effects import Broadcast, Steps, Tell, Wait, broadcast, tell, wait
 from redsync._core.holds import Owner
 from redsync._core.keys import LatchKeys
-from redsync._core.latches import Arrivals, LatchReport, LatchState
+from redsync._core.latches import Arrivals, LatchState
 from redsync._core.local_queues import RETRIES
 from redsync._core.quorum import Tally, Verdict
 from redsync._core.scripts import Command, Script
@@ -63,13 +63,13 @@ _SETTING = 5.0
 _Decide: TypeAlias = Callable[[Tally], Verdict]
 
 
-def _read(reply: Any) -> LatchReport | Refusal:
-    return WRONG_TYPE if reply.__class__ is int and reply == 0 else LatchReport.read(reply)
+def _read(reply: Any) -> LatchState | Refusal:
+    return WRONG_TYPE if reply.__class__ is int and reply == 0 else LatchState.read(reply)
 
 
-def reports_in(tally: Tally) -> list[LatchReport]:
+def reports_in(tally: Tally) -> list[LatchState]:
     """Return the nodes' replies, without nodes that keep a foreign value."""
-    return [answer for answer in tally.answers if isinstance(answer, LatchReport)]
+    return [answer for answer in tally.answers if isinstance(answer, LatchState)]
 
 
 def is_known(tally: Tally) -> Verdict:
@@ -131,7 +131,7 @@ class Latch:
     def hear(self, tally: Tally) -> None:
         """Add the nodes' knowledge."""
         for report in reports_in(tally):
-            self.learn(report.state, tally.at)
+            self.learn(report, tally.at)
 
 
 class Caller:
@@ -219,7 +219,7 @@ class Caller:
 
 def agree(tally: Tally, state: LatchState) -> bool:
     """Return whether a quorum knows all of that state."""
-    return sum(report.state.covers(state) for report in reports_in(tally)) >= tally.quorum
+    return sum(report.covers(state) for report in reports_in(tally)) >= tally.quorum
 
 
 def count_left(session: Session, latch: Latch, owner: Owner, now: float) -> Steps[int]:
@@ -328,7 +328,7 @@ def _arrive(caller: Caller, arrivals: Arrivals, n: int, now: float, deadline: fl
     except BaseException:
         arrivals.fail(state.generation, n)
         raise
-    if not latch.known.count and any(report.state.count for report in reports_in(tally)):
+    if not latch.known.count and any(report.count for report in reports_in(tally)):
         # A node wakes its waiters only once it knows itself that the latch is open.
         yield from tell(Tell(caller.command(latch.known), owner))
 
