@@ -138,20 +138,16 @@ class Look:
     """One node's knowledge of a semaphore.
 
     Attributes:
-        version: The limit's version; -1 if the node knows none.
-        permits: The limit.
+        limit: The limit; None if the node knows none.
         taken: The slots that are taken.
         holders: Each permit with its slots, the seconds for which the node keeps it, and the record of its client.
-        per_us: A rate limiter's window in microseconds; 0 for a semaphore.
         awaited: The number of slots that the waiters want.
         now_ms: The node's clock, ms.
     """
 
-    version: int
-    permits: int
+    limit: Limit | None
     taken: frozenset[int]
     holders: tuple[tuple[str, tuple[int, ...], float, ClientRecord | None], ...]
-    per_us: int
     awaited: int
     now_ms: int
 
@@ -162,24 +158,20 @@ class Look:
         Raises:
             TypeError, ValueError: The script never replies so.
         """
-        version, permits, bits, holders, *numbers = reply
-        if version != -1:
-            Limit.read(b"%d %d" % (version, permits))
+        version, permits, bits, holders, per_us, awaited, now_ms = reply
+        limit = None if version == -1 else Limit.read(b"%d %d %d" % (version, permits, per_us))
         taken = frozenset(first_in(read_bits(bits), 0, MAX_PERMITS))
         records: dict[str, ClientRecord] = {}
         found = tuple(cls._read_holder(entry, records) for entry in holders)
-        per_us, awaited, now_ms = map(int, numbers)
-        return cls(int(version), int(permits), taken, found, per_us, awaited, now_ms)
-
-    @property
-    def limit(self) -> Limit:
-        """The limit as the node knows it."""
-        return Limit(self.permits, self.per_us, version=self.version)
+        return cls(limit, taken, found, int(awaited), int(now_ms))
 
     def contradicts(self, limit: Limit, *, stated: bool = True) -> bool:
         """Return whether the node knows a limit of another kind; or, if `stated`, another rate of that version."""
-        other = stated and limit.per_us > 0 and self.version == limit.version and self.permits != limit.permits
-        return (other or self.per_us != limit.per_us) and self.version >= 0
+        if self.limit is None:
+            return False
+        version, permits = self.limit.version, self.limit.permits
+        other = stated and limit.per_us > 0 and version == limit.version and permits != limit.permits
+        return other or self.limit.per_us != limit.per_us
 
     @staticmethod
     def _read_holder(
@@ -248,13 +240,14 @@ def survey(
         if len(looks) < tally.quorum:
             sentence = f"only {len(looks)} of {session.nodes} nodes answered for all pages; {tally.quorum} must"
             raise QuorumError(pool.name, f"{pool.limit.noun} {pool.name!r}: {sentence}", tally.votes)
-    others = [look.limit for look in looks.values() if look.contradicts(pool.limit, stated=stated)]
+    others = [look.limit for look in looks.values() if look.limit and look.contradicts(pool.limit, stated=stated)]
     if len(others) > len(looks) - first.quorum:
         raise pool.limit.differs(pool.name, others[0])
-    known = [look for look in looks.values() if not look.contradicts(pool.limit, stated=False)]
-    for look in known:
-        pool.limit.learn(look.version, look.permits)
-    if any(max(look.version, 0) < pool.limit.version for look in known):
+    known = [look.limit for look in looks.values() if not look.contradicts(pool.limit, stated=False)]
+    for limit in known:
+        if limit:
+            pool.limit.learn(limit.version, limit.permits)
+    if any((limit.version if limit else 0) < pool.limit.version for limit in known):
         yield from tell(Tell(_inspect(pool, 0), owner))
     return list(looks.values()), first
 
@@ -284,7 +277,8 @@ def _look(
 
 def _permits(looks: Sequence[Look], limit: Limit) -> int:
     """Return the number of permits: that of the newest limit, and of most nodes if programs state it differently."""
-    known = Counter(look.permits for look in looks if look.version == limit.version and not look.contradicts(limit))
+    same = [look.limit for look in looks if look.limit and not look.contradicts(limit)]
+    known = Counter(each.permits for each in same if each.version == limit.version)
     return known.most_common(1)[0][0] if known else limit.permits
 
 
