@@ -39,8 +39,8 @@ class _AnyPermit(AnyHold[RunnerT_co]):
 class Permit(_AnyPermit[Runner], Hold, ThreadEnterable["Permit"]):
     """One acquisition of a semaphore, of one permit or several, from `acquire` or `with`.
 
-    Valid until it is released or lost; a lost permit never becomes valid again. It belongs to no thread: any thread may
-    release it. The watchdog renews it until then, or until the client is closed. `with permit:` releases it at the end.
+    Valid until it is released or lost, which is final. It belongs to no thread: any may release it. The watchdog renews
+    it until then, or until the client is closed, unless it has its own lease. `with permit:` releases it at the end.
     """
 
     def _innermost(self, ended: Statement) -> Permit:  # noqa: ARG002  (wherever it is)

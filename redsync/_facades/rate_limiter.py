@@ -256,7 +256,7 @@ class RateLimiter(_Limiter[Runner]):
         return None if permits is None else RatePermit(self._runner, permits)
 
     def available(self) -> int:
-        """Return how many successes a quorum of nodes would allow now; the answer may be outdated at once.
+        """Return how many successes the rate has left now, by a quorum of nodes; waiting callers come first.
 
         Raises:
             QuorumError: Too few nodes answered, or too few may grant anything yet, after a restart.
@@ -385,7 +385,7 @@ class AsyncRateLimiter(_Limiter[AsyncRunner]):
         return None if permits is None else AsyncRatePermit(self._runner, permits)
 
     async def available(self) -> int:
-        """Return how many successes a quorum of nodes would allow now. See `RateLimiter.available`."""
+        """Return how many successes the rate has left now. See `RateLimiter.available`."""
         return await self._runner.run(self._available_steps())
 
     async def retry_after(self, n: int = 1) -> float:
