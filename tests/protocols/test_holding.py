@@ -60,15 +60,6 @@ def test_release_of_more_than_is_held_changes_nothing(toy, held, given_back):
     assert list(toy.session.holds) == [state]
 
 
-def test_release_is_refused_if_another_thread_was_first(toy, state):
-    """Both had looked the hold up before either began."""
-    late = release(toy.session, state, toy.now)
-    toy.give_back(state)
-    with pytest.raises(NotOwnedError):
-        toy.play(late)
-    assert (state.count, state.lost) == (0, None), "it is not a loss"
-
-
 def test_release_that_finds_the_claim_dropped_by_a_renewal_that_was_under_way_is_no_loss(toy, state):
     """Both go out over different connections, and the renewal ends first: it drops what it may have made again."""
     renewing = renew(toy.session, {state: state.lease})
@@ -267,13 +258,6 @@ def test_second_release_during_the_wait_releases_nothing_else(toy):
         run_release(toy, state, ("wait for end", toy.slept(1.0, meanwhile=released)))
 
 
-def test_hurried_release_leaves_the_claim_without_waiting(toy):
-    state = keep(toy, 5.0)
-    state.hurried = True
-    run_release(toy, state)
-    assert (state.left, state.count, list(toy.session.holds)) == (True, 0, [])
-
-
 @pytest.mark.parametrize(("now", "left"), [(1004.0, True), (1006.0, False)])
 def test_hold_that_is_given_back_early_is_left(toy, now, left):
     state = keep(toy, 5.0)
@@ -286,6 +270,7 @@ def test_renewal_under_way_does_not_drop_a_claim_that_is_left(toy):
     state.hurried = True
     leave = toy.codes(*[OURS] * 5, meanwhile=lambda: run_release(toy, state))
     toy.play(renew(toy.session, {state: state.lease}), ("ask lock_renew", leave))
+    assert (state.left, state.count, list(toy.session.holds)) == (True, 0, [])
 
 
 # Check.
@@ -310,29 +295,7 @@ def test_reason_for_the_end_does_not_depend_on_who_notices_it(toy, notice, optio
     assert reason in state.lost
 
 
-def test_check_of_an_expired_hold_reports_the_loss_once(toy, state):
-    with pytest.raises(LeaseLostError) as caught:
-        toy.play(check(state, state.valid_until), *LOSS)
-    assert caught.value.name == "x"
-    assert "'x'" in str(caught.value)
-    with pytest.raises(LeaseLostError):
-        toy.play(check(state, 1000.0))
-
-
 # Losing.
-
-
-def test_lose_ends_a_hold_once_on_all_nodes_and_reports_it(toy, state):
-    toy.play(lose(state, "a reason"), *LOSS)
-    assert state.lost == "a reason"
-    assert not state.valid(0.0)
-    (undo,) = toy.told
-    assert undo.command.args == (toy.owner.claim(1), 0, toy.keys.channel)
-    assert undo.deliver_to == ALL
-    assert toy.events == [HoldLost("x", str(toy.owner), "a reason", state)]
-    assert list(toy.session.holds) == [state], "its owner does not know yet"
-    toy.play(lose(state, "another reason"))
-    assert state.lost == "a reason"
 
 
 def test_loss_is_reported_even_after_an_interruption(make_toy):
@@ -363,29 +326,6 @@ def test_wait_end_goes_on_while_the_hold_is_renewed(toy, state):
     slept = toy.slept(meanwhile=lambda: setattr(state, "valid_until", 2000.0))
     toy.play(sleep(toy, state, 60.0), ("wait for end", slept), ("wait for end", toy.slept()))
     assert toy.now == pytest.approx(1060.001)
-
-
-@pytest.mark.parametrize(
-    ("holds", "ours"),
-    [
-        pytest.param(1, False, id="the only acquisition"),
-        pytest.param(2, True, id="this one of two"),
-        pytest.param(2, False, id="the other one of two"),
-    ],
-)
-def test_wait_end_returns_when_its_acquisition_is_released_and_goes_on_when_another_is(toy, holds, ours):
-    state, done = toy.take(holds=holds), []
-
-    def released():
-        done.append(ours)
-        told = ("ask lock_release", toy.all_say(1)) if holds == 1 else "tell lock_release"
-        toy.play(release(toy.session, state, toy.now), told, "signal")
-
-    goes_on = holds == 2 and not ours
-    script = [("wait for end", toy.slept(0.1, meanwhile=released)), *[("wait for end", toy.slept())] * goes_on]
-    toy.play(sleep(toy, state, 0.5 if goes_on else None, released=lambda: any(done)), *script)
-    assert state.valid(toy.now) == (holds == 2)
-    assert (state.lost, state.end_waiters) == (None, 0)
 
 
 def test_wait_end_of_a_released_acquisition_does_not_report_the_others_loss(toy):

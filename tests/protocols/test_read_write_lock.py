@@ -69,15 +69,6 @@ def test_writer_that_reads_may_reenter_to_write(toy):
     assert writing.count == 2
 
 
-def test_readers_and_writers_are_renewed_together(toy):
-    take(toy, WRITE)
-    take(toy, READ)
-    toy.now += 10
-    assert toy.run_watchdog() == ["ask read_write_lock_renew", "wait"]
-    assert toy.commands[-1].keys == (b"redsync:x", b"redsync:x")
-    assert toy.commands[-1].args[::3] == (toy.owner.claim(1, WRITE.mode), toy.owner.claim(2, READ.mode))
-
-
 def test_writer_sleeps_until_the_readers_are_gone_although_nodes_may_know_different_ones(toy):
     held = [20_000, b"readers", 0]
     state = toy.play(

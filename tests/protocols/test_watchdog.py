@@ -32,12 +32,6 @@ def take(toy, name="x", **fields):
 # Renewing.
 
 
-def test_watchdog_without_holds_sleeps_until_it_is_called(toy):
-    assert toy.run_watchdog() == ["wait"]
-    assert toy.waits[0].until == math.inf
-    assert toy.waits[0].key is None
-
-
 def test_watchdog_renews_every_third_of_the_lease(toy):
     state = take(toy)
     steps = toy.run_watchdog(sleeps=5)
@@ -100,23 +94,6 @@ def test_watchdog_retries_silence_and_gives_up_when_the_validity_is_over(toy):
     assert all(0 < later - earlier <= 1.3 for earlier, later in pairwise(asked))
     assert len(asked) < 200
     assert toy.events[-1] == HoldLost("x", str(toy.owner), state.lost, state)
-
-
-def test_watchdog_renews_a_hold_that_was_acquired_while_it_slept(toy):
-    states = []
-
-    def answer(described, effect):
-        if described == "ask lock_renew":
-            return toy.codes(*[OURS] * 5)
-        if states:
-            return Stop() if len(toy.asked) == 2 else toy.slept()
-        return toy.slept(5.0, meanwhile=lambda: states.append(take(toy)))
-
-    with pytest.raises(Stop):
-        toy.drive(toy.watchdog(), answer)
-    assert toy.alarms == 1
-    assert toy.tallies[-1].sent_at == pytest.approx(1010.0)
-    assert states[0].valid_until == pytest.approx(1010.0 + LEASE - DRIFT)
 
 
 # Many holds.
