@@ -105,20 +105,6 @@ def test_busy_lock_is_none_at_once_without_blocking(toy):
     assert len(toy.session.holds) == 0
 
 
-def test_no_quorum_is_an_error_at_once_without_blocking(toy):
-    replies = ("connection refused", NEW, "no answer within 0.25 s", "quarantined for 12 s", held())
-    with pytest.raises(QuorumError) as caught:
-        toy.acquire(("ask lock_acquire", toy.answers(*replies)), "tell lock_release, stay", timeout=0.0)
-    error = caught.value
-    assert error.name == "x"
-    assert [vote.node for vote in error.votes] == ["node0", "node1", "node2", "node3", "node4"]
-    assert [vote.choice.value for vote in error.votes] == ["failed", "granted", "failed", "failed", "refused"]
-    assert "connection refused" in str(error)
-    assert "quarantined for 12 s" in str(error)
-    assert "'x'" in str(error)
-    assert len(toy.session.holds) == 0
-
-
 # Memory of nodes and of Python.
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from redsync.exceptions import QuorumError
-from tests.support.toy_replies import NEW, SPLIT, busy, held, waiting_script, without_quorum, won
+from tests.support.toy_replies import NEW, SPLIT, held, waiting_script, without_quorum, won
 
 # Waiting.
 
@@ -19,24 +19,6 @@ def test_waiter_for_a_held_lock_queues(toy):
     (wait,) = toy.waits
     assert (wait.key, wait.enough, wait.ask_id) == (wake_key, 3, b"1")
     assert 0 < wait.grace < 0.05
-
-
-def test_waiter_gives_up_at_its_deadline_and_leaves_the_queues(toy):
-    result = toy.acquire(
-        ("ask lock_acquire", busy(toy)),
-        ("ask lock_acquire for a place", busy(toy)),
-        ("wait for wake-up", toy.slept()),
-        ("ask lock_acquire for a place", busy(toy)),
-        ("wait for wake-up", toy.slept()),
-        ("ask lock_acquire for a place", busy(toy)),
-        "tell lock_release",
-        timeout=1.5,
-    )
-    assert result is None
-    assert toy.waits[-1].until == pytest.approx(1001.5), "sleeps no longer than until the deadline"
-    assert 1001.5 <= toy.now < 1001.55
-    assert toy.asked[-1].timeout <= 0.05, "the last try must not stretch the timeout"
-    assert len(toy.session.holds) == 0
 
 
 @pytest.mark.parametrize(("timeout", "longest"), [(9.0, 0.25), (0.12, 0.12), (0.001, 0.03)])
@@ -128,18 +110,6 @@ def test_waiter_sleeps_through_an_outage_until_the_deadline(toy):
     assert len(caught.value.votes) == 5
     assert all(wait.until <= 1002.0 for wait in toy.waits)
     assert 8 <= len(toy.asked) <= 40
-
-
-@pytest.mark.parametrize("sent", [0b00000, 0b00001, 0b11111])
-def test_outage_that_ends_in_time_is_not_an_error(toy, sent):
-    state = toy.acquire(
-        ("ask lock_acquire", toy.all_say("down", sent=sent)),
-        # A round sent to no node needs no rollback.
-        *(["tell lock_release, stay"] if sent else []),
-        ("wait", toy.slept()),
-        ("ask lock_acquire", won(toy)),
-    )
-    assert state.valid(toy.now)
 
 
 def test_last_round_decides_between_busy_and_outage(toy):

@@ -127,14 +127,6 @@ def test_force_release_removes_values_of_its_kind_only(toy, kind, seen):
         )
 
 
-def test_force_release_removes_each_claim_that_was_seen(toy):
-    steps = force_release(toy.session, LOCK, "x", toy.keys, toy.owner)
-    seen = toy.answers(look(A), look(B), look(A), look(), "down")
-    first, second = (("ask lock_release", toy.answers(*replies)) for replies in ([0] * 5, [0, 1, 0, 0, "down"]))
-    assert toy.play(steps, ("ask name_inspect", seen), first, second) is True
-    assert [command.args[0] for command in toy.commands[1:]] == [A, B]
-
-
 def test_force_release_of_a_free_lock_removes_nothing(toy):
     steps = force_release(toy.session, LOCK, "x", toy.keys, toy.owner)
     assert toy.play(steps, ("ask name_inspect", toy.all_say(look()))) is False

@@ -236,22 +236,6 @@ def test_waiter_far_behind_looks_seldom_but_before_its_place_ends(make_toy, by, 
 # No place.
 
 
-def test_spinning_leaves_no_place_and_sleeps_by_its_backoff(toy):
-    asked = []
-
-    def backoff(tries, random):
-        asked.append((tries, random))
-        return tries / 10
-
-    refused = ("ask lock_acquire", toy.all_say([20_000, A, 0]))
-    script = [refused, "tell lock_release, stay", ("wait", toy.slept())] * 3
-    state = toy.acquire(*script, ("ask lock_acquire", toy.all_say(NEW)), queue=partial(NoQueue, backoff))
-    assert state.valid(toy.now)
-    assert asked == [(1, 0.5), (2, 0.5), (3, 0.5)]
-    assert all(effect.subscribe is None for effect in toy.asked)
-    assert all(len(effect.command.keys) == 1 for effect in toy.asked)
-
-
 def test_spinning_waits_for_nodes_like_others_when_too_few_answer(toy):
     outage = ("ask lock_acquire", toy.all_say("down", sent=0))
     toy.acquire(
