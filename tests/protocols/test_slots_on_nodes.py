@@ -73,21 +73,6 @@ def takes_the_last_permit(world):
     return False
 
 
-def test_renewal_keeps_a_permit_of_several_slots_although_each_is_taken_on_a_node():
-    """Each slot was granted by a quorum, but a node that lacks one of them drops them all."""
-    world = make_world()
-    passers_by = []
-    for slot, node in (1, 0), (0, 2):
-        steps = world.play(Program(world, reach=(node,)).asking_for(slot))
-        next(steps)
-        next(steps)  # It has asked, and the node has granted.
-        passers_by.append(steps)
-    holder = Program(world)
-    state = world.run(holder.asking_for(0, 1))
-    assert holder.renew(state)
-    assert holder.slots() == ["0,2", "0,2", "-"]
-
-
 def test_last_permit_can_be_acquired_within_a_lease_although_nodes_chose_differently():
     assert takes_the_last_permit(make_world())
 
