@@ -85,6 +85,15 @@ def test_second_acquire_waits_until_another_thread_has_released_the_first(toy, p
 # Lost and not released.
 
 
+def test_acquire_after_an_unnoticed_loss_raises_it(toy, possession):
+    state = take(toy, possession)
+    toy.now = state.valid_until
+    with pytest.raises(LeaseLostError, match="ended without a renewal"):
+        toy.play(acquiring(toy, possession), *LOSS)
+    assert state.lost
+    assert toy.events[-1].state is state
+
+
 @pytest.mark.parametrize("handed", [0, 0b11111])
 def test_acquire_that_waited_while_the_object_lost_it_releases_the_new_claim(toy, possession, handed):
     """Else the holder of the lost one would release the claim that another thread of the same object now has."""

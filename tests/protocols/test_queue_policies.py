@@ -246,15 +246,14 @@ def test_spinning_waits_for_nodes_like_others_when_too_few_answer(toy):
     )
 
 
-def test_backoff_that_raises_rolls_the_attempt_back(toy):
+def test_spinning_sleeps_by_its_backoff_which_rolls_the_attempt_back_if_it_raises(toy):
     def backoff(tries, random):
-        raise ValueError("no such pause")
+        if tries == 2:
+            raise ValueError("no such pause")
+        return tries / 10
 
+    refused, undo = ("ask lock_acquire", toy.all_say([20_000, A, 0])), "tell lock_release, stay"
     with pytest.raises(ValueError, match="no such pause"):
-        toy.acquire(
-            ("ask lock_acquire", toy.all_say([20_000, A, 0])),
-            "tell lock_release, stay",
-            "tell lock_release, stay",
-            queue=partial(NoQueue, backoff),
-        )
+        toy.acquire(refused, undo, ("wait", toy.slept()), refused, undo, undo, queue=partial(NoQueue, backoff))
+    assert toy.waits[0].until == pytest.approx(toy.tallies[0].at + 0.1)
     assert len(toy.session.holds) == 0

@@ -181,6 +181,18 @@ def test_hold_that_ended_while_its_renewal_travels_is_neither_renewed_nor_lost_a
 # Renewing many holds.
 
 
+def test_hold_that_is_released_while_the_loss_of_another_is_told_is_not_lost(toy):
+    lost, released = toy.take("x"), toy.take("y")
+
+    def answer(described, _):
+        if described == LOSS[1]:
+            toy.give_back(released)
+        return toy.all_say([THEIRS, THEIRS]) if described == "ask lock_renew" else None
+
+    toy.drive(renew(toy.session, {lost: LEASE, released: LEASE}), answer)
+    assert (lost.lost is not None, released.lost) == (True, None)
+
+
 def test_renewal_decides_on_many_holds_each_by_itself(toy):
     names = [b"kept", b"lost", b"unsure", b"also kept"]
     kept, lost, unsure, also = holds = [toy.take(name) for name in names]

@@ -42,8 +42,10 @@ def test_watchdog_renews_every_third_of_the_lease(toy):
 
 def test_watchdog_does_not_renew_an_explicit_lease(toy):
     state = take(toy, lease=2.0)
+    toy.now = state.since
+    take(toy, "of the same instant", lease=2.0)
     steps = toy.run_watchdog(sleeps=2)
-    assert steps == ["wait", *LOSS, "wait"]
+    assert steps == ["wait", *LOSS, *LOSS, "wait"]
     assert toy.waits[0].until == state.valid_until
     assert toy.told[0].deliver_to == ALL
     assert state.lost
