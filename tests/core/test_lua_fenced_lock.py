@@ -57,7 +57,7 @@ def test_refusal_gives_no_token_and_names_the_holder(fenced):
     remaining, holder, _ = fenced.acquire()
     assert holder == OTHER
     assert 0 < remaining <= LEASE
-    assert fenced.queue()[1:] == [OTHER, 0]
+    assert fenced.queue()[1:] == [OTHER, 0, 0]
     assert fenced.redis.zrange(KEYS.queue, 0, -1) == [b"client-a"]
     assert fenced.token == 11
     fenced.release(OTHER)
