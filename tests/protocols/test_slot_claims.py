@@ -174,6 +174,8 @@ def test_verdict_is_given_as_soon_as_it_is_certain(toy, wanted, replies, verdict
         ([got(2, others=[3]), got(2, others=[3]), got(3, others=[2]), got(3), got(0, others=[2])], [0]),
         # Free on as many as others, and granted on most.
         ([got(2), got(3), got(3), got(0), got(1)], [3]),
+        # Free on a quorum, as none is free on all nodes.
+        ([got(2, others=[0]), got(2), got(3), got(3), got(0, others=[1, 2, 3])], [2]),
         # Not taken on too many.
         ([got(2), got(3, others=[2]), got(3, others=[2]), "down", full()], [3]),
         # Not beyond the limit, else the client would allocate half a gigabyte of bits.
