@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import selectors
+import select
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -107,11 +107,11 @@ class AioLinkSet(AnyLinkSet):
         closing: True once sleeps must end; rounds still continue.
     """
 
-    WATCHES: ClassVar = hasattr(selectors, "EpollSelector")
+    WATCHES: ClassVar = hasattr(select, "epoll")
 
     def __init__(self, shared: Shared, loop: asyncio.AbstractEventLoop, on_broken: Callable[[Node, str], None]) -> None:
         """Make a set without links; `on_broken` is called for each discarded link."""
-        super().__init__(shared, selectors.EpollSelector() if self.WATCHES else None)
+        super().__init__(shared, select.epoll() if self.WATCHES else None)
         self._loop: Final = loop
         self._on_broken: Final = on_broken
         self._rounds: Final[set[Waitable]] = set()
@@ -136,7 +136,7 @@ class AioLinkSet(AnyLinkSet):
     def _install(self, link: AnyLink) -> None:
         now = self._clock()
         super().install(link)
-        if isinstance(link, Link) and not self._watched:
+        if self._polled and not self._watched:
             self._watched = True
             self._loop.add_reader(self._poller.fileno(), self._within, self.read)
         super().deliver(link.node, now)
@@ -241,10 +241,10 @@ class AioLinkSet(AnyLinkSet):
     def read(self) -> None:
         # Not in a forked child that runs its parent's loop: what has arrived belongs to the parent. And not in a
         # finalizer that interrupts another read, which would take the replies out of order.
-        if self._watched and not self._reading and os.getpid() == self._process:
+        if self._polled and not self._reading and os.getpid() == self._process:
             try:
                 self._reading = True
-                self._serve(self._poller.select(0))
+                self._serve(self._poller.poll(0))
             finally:
                 self._reading = False
 

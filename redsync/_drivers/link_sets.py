@@ -17,8 +17,9 @@ its sockets. So before a reply is called missing, the sockets are polled once mo
 from __future__ import annotations
 
 import itertools
+import math
 import os
-import selectors
+import select
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
@@ -53,8 +54,9 @@ _PAUSE: Final = 0.1
 """Seconds after a failed connection until a set tries again."""
 
 _PUSH, _ERROR = hiredis.PushNotification, hiredis.ReplyError
-_READABLE, _WRITABLE = selectors.EVENT_READ, selectors.EVENT_WRITE
-_Poller: Final = getattr(selectors, "PollSelector", selectors.SelectSelector)
+_READABLE: Final = getattr(select, "POLLIN", 1)
+_WRITABLE: Final = getattr(select, "POLLOUT", 4)
+"""Also for epoll: the numbers are the same."""
 
 
 class Shared(ABC):
@@ -94,6 +96,26 @@ class Shared(ABC):
         """Record that a node owes replies for too long."""
 
 
+class _Select:
+    """Polls by `select`, where the system has no `poll`."""
+
+    def __init__(self) -> None:
+        self._polled: Final[dict[int, int]] = {}
+
+    def register(self, descriptor: int, events: int) -> None:
+        self._polled[descriptor] = events
+
+    modify = register
+
+    def unregister(self, descriptor: int) -> None:
+        del self._polled[descriptor]
+
+    def poll(self, timeout_ms: int) -> list[tuple[int, int]]:
+        writing = [descriptor for descriptor, events in self._polled.items() if events & _WRITABLE]
+        readable, writable, _ = select.select(list(self._polled), writing, [], timeout_ms / 1000)
+        return [(each, _READABLE) for each in readable] + [(each, _WRITABLE) for each in writable]
+
+
 class _Kill(Request):
     """Ends a former connection of this client, which is recorded again if the node does not say that it has ended."""
 
@@ -127,6 +149,7 @@ class AnyLinkSet(ABC):
         self._shared: Final = shared
         self._clock: Final = shared.clock
         self._poller: Final = poller
+        self._polled: Final[dict[int, Link]] = {}
         self.links: Final[list[Any]] = [None] * len(shared.nodes)
         self._down_reasons: Final = ["no connection yet"] * len(shared.nodes)
 
@@ -138,7 +161,8 @@ class AnyLinkSet(ABC):
         """Put a new link into use."""
         self.links[link.index] = link
         if isinstance(link, Link):
-            self._poller.register(link.fileno, _READABLE, link)
+            self._polled[link.fileno] = link
+            self._poller.register(link.fileno, _READABLE)
         self._shared.installed.add(link)  # Last: only `discard` takes it out.
 
     @property
@@ -266,15 +290,15 @@ class AnyLinkSet(ABC):
 
     # Reading.
 
-    def _serve(self, ready: Sequence[tuple[selectors.SelectorKey, int]]) -> None:
+    def _serve(self, ready: Sequence[tuple[int, int]]) -> None:
         """Write to and read from the links that a poll has found ready."""
         now = self._clock()
-        for key, events in ready:
-            link = key.data  # None for a descriptor of `watch`
-            if link is not None and link.backlog and events & _WRITABLE:  # All errors count as such, too.
-                self._flush(link)
+        for descriptor, events in ready:
             # One that was discarded meanwhile has a closed socket, and nothing left.
-            if link is not None and events & _READABLE:
+            link = self._polled.get(descriptor)
+            if link is not None and events & _WRITABLE:
+                self._flush(link)
+            if link is not None and events != _WRITABLE:
                 try:
                     data = link.receive()
                 except OSError as error:
@@ -286,7 +310,7 @@ class AnyLinkSet(ABC):
     def _poll_for(self, link: AnyLink) -> None:
         """Poll a link for what it waits for now."""
         if isinstance(link, Link):
-            self._poller.modify(link.fileno, _READABLE | _WRITABLE if link.backlog else _READABLE, link)
+            self._poller.modify(link.fileno, _READABLE | _WRITABLE if link.backlog else _READABLE)
 
     def _flush(self, link: Link) -> None:
         try:
@@ -419,9 +443,10 @@ class AnyLinkSet(ABC):
         if self.links[index] is not link:
             return
         # Each step may be done twice: an exception may strike in between, and then the link is discarded again.
-        if isinstance(link, Link):
-            with expected(KeyError):  # It was done before.
+        if self._polled.get(link.fileno) is link:
+            with expected(KeyError, OSError):  # It was done before.
                 self._poller.unregister(link.fileno)
+            del self._polled[link.fileno]
         if link.connection_id is not None and not orderly:
             link.node.former.add(link.connection_id)
         while link.pending:
@@ -477,17 +502,19 @@ class LinkSet(AnyLinkSet):
         """Make a set without links."""
         if os.getpid() != shared.process:
             raise forked()  # A call of the parent, which its handler forked.
-        super().__init__(shared, _Poller())
+        super().__init__(shared, select.poll() if hasattr(select, "poll") else _Select())
         # New connections: index, and the link or why there is none.
         self._arrivals: Final[deque[tuple[int, Link | str]]] = deque()
         self.connecting: Final[set[int]] = set()
         self.retry_at: Final = [0.0] * len(shared.nodes)
         self.used_at = 0.0
+        self._watched: int | None = None
 
     # Which links it has.
 
     def watch(self, descriptor: int) -> None:
         """Let polls end when that descriptor is readable, too."""
+        self._watched = descriptor
         self._poller.register(descriptor, _READABLE)
 
     def arrive(self, index: int, link: Link | str) -> None:
@@ -559,12 +586,12 @@ class LinkSet(AnyLinkSet):
 
         Returns True if a descriptor of `watch` is readable.
         """
-        ready = self._poller.select(timeout)
+        ready = self._poller.poll(math.ceil(timeout * 1000))
         if os.getpid() != self._process:
             # A signal's handler has forked: what has arrived belongs to the parent.
             raise forked()
         self._serve(ready)
-        return any(key.data is None for key, _ in ready)
+        return self._watched is not None and any(descriptor == self._watched for descriptor, _ in ready)
 
     # The end.
 
