@@ -369,12 +369,21 @@ class AioRunner(AnyRunner[AioLife]):
         life = self.life
         if life.loop is None or running_loop() is life.loop:
             return _at_once(self.drive(steps, AioCall(life, awaited=True)))
-        try:
-            while True:
-                life.post(self.perform, steps.send(None), AioCall(life))
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
+        interruption: BaseException | None = None
+        while True:
+            try:
+                effect = steps.send(None) if interruption is None else steps.throw(interruption)
+                interruption = None
+                life.post(self.perform, effect, AioCall(life))
+            except BaseException as error:
+                interruption = None  # This frame must not refer to an error that refers to it.
+                if inspect.getgeneratorstate(steps) != inspect.GEN_CLOSED:
+                    interruption = error
+                elif isinstance(error, StopIteration):
+                    result: T = error.value
+                    return result
+                else:
+                    raise
 
     def _contain(self, error: BaseException) -> bool:
         # `sys.exit()` still ends the loop, as in any callback.

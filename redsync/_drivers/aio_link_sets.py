@@ -154,9 +154,9 @@ class AioLinkSet(AnyLinkSet):
 
     def send_soon(self, request: Request) -> None:
         """Send a request to all nodes, in the order of the calls: at once, or together with others of this turn."""
-        self._batch.append(request)
         # A renewal is made of the holds that live now, so it goes out at once, before one of them ends.
-        is_made_late, is_alone = not isinstance(request.effect.command, Command), len(self._batch) == 1
+        is_made_late, is_alone = not isinstance(request.effect.command, Command), not self._batch
+        self._batch.append(request)
         if is_made_late or self._loop.is_closed() or (is_alone and not self._rounds):
             self.flush()
         elif is_alone:
@@ -166,10 +166,9 @@ class AioLinkSet(AnyLinkSet):
     def flush(self) -> None:
         """Send what waits for the end of this turn."""
         try:
-            while self._batch:  # A finalizer may add to it, anywhere here.
-                count = len(self._batch)
-                self.send(*self._batch)
-                del self._batch[:count]
+            while batch := self._batch[:]:  # A finalizer may add to it, anywhere here.
+                self.send(*batch)
+                del self._batch[: len(batch)]
         except BaseException:
             self.throw_away()
             raise

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["AioMaintenance", "reraise"]
 
+_LONGEST_CONNECT = 60.0
+"""The most seconds until a connection is authenticated: a credential provider may be slow, or never answer."""
+
 log = logging.getLogger("redsync.watchdog")
 
 
@@ -174,7 +177,7 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
 
     async def _connect(self, node: Node) -> None:
         error: str | None = None
-        limit = asyncio.timeout(None)
+        limit = asyncio.timeout(_LONGEST_CONNECT)
         try:
             async with limit:
                 await self._connect_link(node, limit)
@@ -215,7 +218,8 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
 
     async def _ask(self, poll: WitnessPoll) -> None:
         """Ask a witness over one connection, until that ends."""
-        connection = await open_connection(self._connection_to(poll))
+        async with asyncio.timeout(_LONGEST_CONNECT):
+            connection = await open_connection(self._connection_to(poll))
         with closing(connection):
             while True:
                 asked_at = self._clock()

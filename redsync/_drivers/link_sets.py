@@ -577,9 +577,11 @@ class LinkSet(AnyLinkSet):
                 break
         return request.done
 
-    def is_silent(self, now: float) -> bool:
-        """Return True if a node has owed a reply for the node timeout."""
-        return any(link is not None and link.silence(now) >= self._shared.node_timeout for link in self.links)
+    def may_win(self, now: float) -> bool:
+        """Return True unless too many nodes have no link here, or have owed replies for the node timeout."""
+        timeout = self._shared.node_timeout
+        working = [link for link in self.links if link is not None and link.silence(now) < timeout]
+        return len(working) > len(self.links) // 2
 
     def read(self, timeout: float = 0.0) -> bool:
         """Read what has arrived, and write what was kept; wait at most `timeout` seconds for something to come.

@@ -57,7 +57,6 @@ class Pool:
         self._on_invalidated: Final = on_invalidated
         self._clock: Final = shared.clock
         self._limit: Final = limit
-        self._quorum: Final = len(shared.nodes) // 2 + 1
         self._free: Final[list[LinkSet]] = []
         self._alive: Final[set[LinkSet]] = set()
         self._closed = False
@@ -104,11 +103,12 @@ class Pool:
         if None in link_set.links:
             if missing := link_set.missing(now):
                 self._connect(link_set, missing)
-            # The maintenance may have the links that this one lacks: a vote too few can cost a caller the lock.
-            if link_set.connecting or link_set.links.count(None) > len(link_set.links) - self._quorum:
-                self._free[:0] = map(into.pop, _LAST)
-                self._after_return()
-                return
+        # The maintenance may have the links that this one lacks, and working ones to the nodes that are silent here (a
+        # router forgets connections that rest). A vote too few can cost a caller the lock.
+        if link_set.connecting or not link_set.may_win(now):
+            self._free[:0] = map(into.pop, _LAST)
+            self._after_return()
+            return
         link_set.used_at = now
 
     def take_back(self, borrowed: list[LinkSet]) -> None:
@@ -123,7 +123,7 @@ class Pool:
             self._on_invalidated()
 
     def throw_away(self, borrowed: list[LinkSet]) -> None:
-        """Take the set in that list, if there is one, to be ended."""
+        """Take the set in that list, if there is one, to be ended: an exception struck in it."""
         if borrowed:
             self.invalidated.extend(map(borrowed.pop, _LAST))
             self._on_invalidated()

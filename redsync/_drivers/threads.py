@@ -261,7 +261,7 @@ class Call:
             raise
 
     def throw_away(self) -> None:
-        """Give up the set: an exception struck while it was in use, or its nodes are silent."""
+        """Give up the set: an exception struck while it was in use."""
         self.by_maintenance = True
         self.life.pool.throw_away(self.sets)
 
@@ -481,8 +481,6 @@ class ThreadRunner(AnyRunner[Life]):
             raise
         self.notifier.note_round(tally)
         tally.at = clock()
-        if tally.without_quorum and link_set is not None and link_set.is_silent(tally.at):
-            call.throw_away()  # Its connections may be dead (a router forgot them) while the nodes work.
         return tally
 
     def _borrow(self, effect: Broadcast, call: Call) -> LinkSet | None:

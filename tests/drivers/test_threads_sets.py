@@ -82,6 +82,7 @@ def test_connections_that_have_died_silently_cost_one_round(narrow, raw, eventua
             link.write = lambda _: None
     with pytest.raises(QuorumError):
         lock.acquire(blocking=False)
+    assert [len(link.pending) for link in sets[0].links] == [2] * 3  # The rollback stays behind its ask.
     assert lock.acquire(timeout=GIVE_UP / 2)
     lock.release()
     eventually(lambda: not any(claims(node) for node in raw))
