@@ -100,9 +100,8 @@ class Pool:
             link_set.read(0.0)  # late replies,
             link_set.read(0.0)  # and the ends of connections behind them
         link_set.discard_former()
-        if None in link_set.links:
-            if missing := link_set.missing(now):
-                self._connect(link_set, missing)
+        if None in link_set.links and (missing := link_set.missing(now)):
+            self._connect(link_set, missing)
         # The maintenance may have the links that this one lacks, and working ones to the nodes that are silent here (a
         # router forgets connections that rest). A vote too few can cost a caller the lock.
         if link_set.connecting or not link_set.may_win(now):
