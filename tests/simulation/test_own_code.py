@@ -109,6 +109,10 @@ def test_writes_are_lost_with_the_last_seconds_and_refused_by_a_node_in_trouble(
             await asyncio.sleep(1.0)
             await one.flushall()
             await one.set("late", "value")
+            async with one.pipeline(transaction=False) as reads:
+                for _ in range(3000):
+                    reads.get("late")
+                await reads.execute()
             found = []
             for lost in (0.0, 0.5, 5.0):
                 sim.nodes[0].crash()

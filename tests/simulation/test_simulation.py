@@ -61,6 +61,29 @@ def test_asyncio_works_unchanged(sim, machine):
     assert sim.now == pytest.approx(7.0)
 
 
+def test_asynchronous_generator_is_closed_on_the_machine_that_began_it(sim, machine):
+    """Whichever machine runs when the garbage collector finds it."""
+    closed = []
+
+    async def begin():
+        async def generate():
+            try:
+                yield cycle
+            finally:
+                closed.append(asyncio.current_task().host.name)
+
+        await anext((cycle := [generate()])[0])
+
+    async def collect():
+        gc.collect()
+        await asyncio.sleep(1.0)
+
+    for where, program in (machine, begin), (sim.machine("b"), collect):
+        where.start(program())
+        sim.run()
+    assert closed == ["a"]
+
+
 def test_simulation_inside_a_running_loop_is_refused_and_leaves_that_one_running(sim, machine):
     async def outside():
         with Simulation(**SIMULATION) as inner:

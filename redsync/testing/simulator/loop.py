@@ -171,6 +171,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self.on_error: Callable[[dict[str, Any]], object] = lambda _: None
         self.on_connect: Callable[[Host, str, int, Callable[[], Any]], Coroutine[Any, Any, Any]] | None = None
         self._busy: Final[list[Host]] = []
+        self._generators: Final[dict[int, Host]] = {}
         self._numbers: Final = itertools.count(1)
         self._stopping = self._closed = False
 
@@ -213,16 +214,20 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         """Be the running loop of this thread, which closes forgotten asynchronous generators."""
         outer, hooks = asyncio._get_running_loop(), sys.get_asyncgen_hooks()
         asyncio._set_running_loop(self)
-        sys.set_asyncgen_hooks(finalizer=self._close_generator)
+        sys.set_asyncgen_hooks(self._begin_generator, self._close_generator)
         try:
             yield
         finally:
             asyncio._set_running_loop(outer)
             sys.set_asyncgen_hooks(*hooks)
 
+    def _begin_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
+        self._generators[id(generator)] = self.current
+
     def _close_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
+        host = self._generators.pop(id(generator))  # another may run now: the garbage collector calls this anywhere
         if not self._closed:
-            self.call_soon(self.create_task, generator.aclose())
+            self.call_soon(lambda: self.create_task(generator.aclose()), context=host.context)
 
     def _run_one(self, host: Host) -> None:
         handle = host.ready.popleft()
@@ -365,12 +370,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return future
 
     def create_task(
-        self,
-        coro: Coro[T],
-        *,
-        name: object = None,
-        context: contextvars.Context | None = None,
-        **options: Any,
+        self, coro: Coro[T], *, name: object = None, context: contextvars.Context | None = None, **options: Any
     ) -> asyncio.Task[T]:
         """Return a new task; the default name is the same in every run."""
         number = next(self._numbers)

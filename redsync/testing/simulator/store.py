@@ -17,6 +17,7 @@ from typing import Final, TypeAlias, TypeVar
 
 __all__ = [
     "NEVER",
+    "WRITING",
     "CommandError",
     "Entry",
     "Hash",
@@ -143,7 +144,7 @@ V = TypeVar("V", bytes, Hash, SortedSet)
 _GROWING = frozenset(b"set setnx incr incrby setbit hset hincrby zadd".split())
 """Commands that nodes refuse when they are out of memory."""
 
-_WRITING = _GROWING | frozenset(b"del pexpire expire pexpireat hdel zrem zremrangebyscore flushall flushdb".split())
+WRITING = _GROWING | frozenset(b"del pexpire expire pexpireat hdel zrem zremrangebyscore flushall flushdb".split())
 """Commands that nodes refuse when they can't write."""
 
 
@@ -169,7 +170,7 @@ class WriteRefusal:
             CommandError: It may not.
         """
         name = name.lower()
-        if name in _WRITING:
+        if name in WRITING:
             if not self._oom or (name in _GROWING and not self._written):
                 raise CommandError(self._text)
             self._written = True

@@ -26,7 +26,7 @@ from redsync.testing.simulator.commands import COMMANDS
 from redsync.testing.simulator.loop import Clock
 from redsync.testing.simulator.network import ACCEPTED, CONNECT, Connection, Mark
 from redsync.testing.simulator.scripting import run_script, script_of
-from redsync.testing.simulator.store import CommandError, Entry, Status, Store, WriteRefusal, format_score
+from redsync.testing.simulator.store import WRITING, CommandError, Entry, Status, Store, WriteRefusal, format_score
 from redsync.testing.simulator.trace_events import Executed, Faulted, Refused
 
 if TYPE_CHECKING:
@@ -145,7 +145,8 @@ class Session:
             if command is None:
                 return hiredis.ReplyError(f"ERR unknown command '{words[0].decode(errors='replace')}'")
             store.read_clock()
-            self._node.keep_state()
+            if name.lower() in WRITING:
+                self._node.keep_state()
             if store.refusal is not None:
                 store.refusal.begin()
                 store.refusal.look_at(name)
@@ -273,12 +274,7 @@ class VirtualNode:
     _MESSAGE = b"message"
     _server = ""
 
-    def __init__(
-        self,
-        sim: Simulation,
-        index: int,
-        suffix: str = "",
-    ) -> None:
+    def __init__(self, sim: Simulation, index: int, suffix: str = "") -> None:
         self.index: Final = index
         self.name: Final = f"node-{index + 1}{suffix}"
         self._sim: Final = sim
