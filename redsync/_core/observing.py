@@ -168,7 +168,7 @@ class HoldsRenewed(NamedTuple):
     """The client asked the nodes to renew holds.
 
     Attributes:
-        left: The confirmed holds, with the share that was left of its lease; after a hand-over, of that shorter time.
+        left: Confirmed holds, each with the share left of its lease or, after a hand-over, of its shorter claim.
     """
 
     left: dict[HoldState, float]

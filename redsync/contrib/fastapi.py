@@ -31,7 +31,7 @@ from typing import Any, Final
 try:
     from fastapi import HTTPException
     from fastapi.params import Depends
-    from fastapi.requests import HTTPConnection  # a Request or a WebSocket
+    from fastapi.requests import HTTPConnection, Request  # the first is a Request or a WebSocket
 except ImportError as error:  # pragma: no cover
     raise ImportError("redsync.contrib.fastapi needs `pip install redsync-toolkit[fastapi]`") from error
 
@@ -54,17 +54,17 @@ class _Dependency(Depends):
         return self.dependency(request)
 
 
-class Redsync(Guards[Any, Callable[[HTTPConnection], str]]):
+class Redsync(Guards[Any, Callable[[Request], str]]):
     """The client of an application, and the dependencies that use it.
 
     The value of a `lock` is the `AsyncHold`. On a loss, an `async def` function is cancelled at its next `await`.
 
     Args:
-        urls: The nodes' URLs; if empty, those of `REDSYNC_URLS`. For other defaults, see `AsyncClient.from_env`.
+        urls: The nodes' URLs; by default those of `REDSYNC_URLS`. For other defaults, see `AsyncClient.from_env`.
         **options: Options of `AsyncClient`.
     """
 
-    def __init__(self, urls: Sequence[str] = (), **options: Any) -> None:
+    def __init__(self, urls: Sequence[str] | None = None, **options: Any) -> None:
         self._urls: Final = urls
         self._options: Final = options
         self._client: AsyncClient | None = None
@@ -92,7 +92,7 @@ class Redsync(Guards[Any, Callable[[HTTPConnection], str]]):
         """
         if self._client is not None:
             raise RuntimeError("this object's lifespan has already begun: create a `Redsync` for each application")
-        async with AsyncClient.from_env(self._urls or None, **self._options) as client:
+        async with AsyncClient.from_env(self._urls, **self._options) as client:
             self._client = client
             try:
                 yield

@@ -80,7 +80,7 @@ HOLD: Final = _histogram(
 MARGIN: Final = _histogram(
     "redsync.hold.renewal.margin",
     "1",
-    "Share of the lease that was left when a renewal was confirmed.",
+    "Share of the lease that was left when a renewal was confirmed; after a hand-over, of what the claim lasted.",
     _PARTS,
     *_WHOSE,
 )

@@ -362,6 +362,9 @@ def test_bad_configuration_stops_an_application_of_fastapi_at_its_start(monkeypa
 
     with pytest.raises(ConfigurationError, match="REDSYNC_URLS"):
         asyncio.run(start(FastapiRedsync()))
+    monkeypatch.setenv("REDSYNC_URLS", "redis://127.0.0.1:1")
+    with pytest.raises(ConfigurationError, match="at least one node"):
+        asyncio.run(start(FastapiRedsync([])))
     with pytest.raises(ValueError, match="lease"):
         asyncio.run(start(FastapiRedsync(["redis://127.0.0.1:1"], lease=-1)))
 

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import assert_type
 
+from fastapi import Request
+
 import redsync
 from redsync import (
     AcquireTimeout,
@@ -35,6 +37,7 @@ from redsync import (
     UpgradeError,
     Vote,
 )
+from redsync.contrib.fastapi import Redsync
 from redsync.testing import FaultProxy, LocalNodes, ServerNotFoundError, ServerStartError
 
 URLS = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"]
@@ -150,6 +153,13 @@ def use_nodes(nodes: LocalNodes) -> None:
     nodes.close()
     with nodes as same:
         assert_type(same, LocalNodes)
+
+
+def use_key(guards: Redsync) -> None:
+    def user(request: Request) -> str:
+        return str(request.method)
+
+    guards.limit("user:{key}", 10, per=60, key=user)
 
 
 def use_proxy(proxy: FaultProxy) -> None:
