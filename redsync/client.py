@@ -105,7 +105,11 @@ class Client(AnyClient[ThreadRunner]):
             outage_timeout=outage_timeout,
             listeners=listeners,
         )
-        self._runner.connect()  # Last, so that an interrupted client is dropped, and ends its thread.
+        try:
+            self._runner.connect()  # Last, so that an interrupted client is dropped, and ends its thread.
+        except BaseException:
+            self.close()
+            raise
 
     # Synchronizers.
 

@@ -317,13 +317,7 @@ class ThreadRunner(AnyRunner[Life]):
             ConfigurationError: Two nodes are the same server.
         """
         self.require_open()
-        life = self.life
-        try:
-            maintenance = life.begin()  # an interruption may follow its start
-            maintenance.await_begun(None)
-        except BaseException:
-            self.close()
-            raise
+        self.life.begin().await_begun(None)
 
     def owner(self) -> Owner:
         """Return the calling thread's owner."""

@@ -6,6 +6,7 @@ long as it is in a table.
 """
 
 import gc
+import itertools
 import random
 import threading
 import time
@@ -375,6 +376,11 @@ def test_client_interrupted_as_it_begins_leaves_neither_thread_nor_connections(n
     monkeypatch.setattr(module, function, interrupted)
     with pytest.raises(Interruption):
         Client(nodes.urls, restart_guard=0.0)
+
+
+def test_interrupted_with_leaves_a_client_in_use_open(client):
+    next(point for point in itertools.count(1) if inject(point, client.__enter__) is None)
+    use(client)
 
 
 # Errors of signal handlers, which look like others.
