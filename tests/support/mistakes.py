@@ -130,8 +130,8 @@ def settle_blindly(settle):
 
 
 def give_back(acquire):
-    def acquire_and_release(session, request, *args):
-        won = yield from acquire(session, request, *args)
+    def acquire_and_release(session, request, *args, **rates):
+        won = yield from acquire(session, request, *args, **rates)
         if won:
             release = Command(request.kind.release, request.keys.all, (request.state.claim, 0, b""))
             yield from tell(Tell(release, request.owner))
@@ -145,8 +145,8 @@ LATEST = {}
 
 
 def remember_latest(acquire):
-    def acquire_and_remember(session, *args):
-        permits = yield from acquire(session, *args)
+    def acquire_and_remember(session, *args, **rates):
+        permits = yield from acquire(session, *args, **rates)
         if permits:
             LATEST[permits[0].owner.client_id] = permits
         return permits
