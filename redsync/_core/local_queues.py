@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Hashable
+from functools import partial
 from itertools import islice
 from typing import Final
 
@@ -71,10 +72,7 @@ class LocalQueues:
 
     def wait_turn(self, queue: Hashable, waiter: bytes, now: float, until: float) -> Steps[float]:
         """Sleep until the waiter is one of the first, or until the instant; return when the sleep ended."""
-
-        def may_go() -> bool:
-            return self.may_go(queue, waiter)
-
+        may_go = partial(self.may_go, queue, waiter)
         while not may_go() and now < until:
             now = (yield from wait(Wait(min(until, now + _LONGEST_SLEEP), waiter, unless=may_go))).at
         return now
@@ -99,17 +97,20 @@ class LocalQueues:
             self.without_quorum[queue] = outage_since
 
     def leave_queues(self, waiter: bytes, *queues: Hashable) -> Steps[None]:
-        """Leave each of these queues that the waiter is in, and wake the ones that may ask instead.
+        """Leave each of these queues that the waiter is in, and wake the ones that may ask instead."""
+        try:
+            yield from self._leave(waiter, queues)
+        except BaseException:
+            # Again: the interruption may have struck before it left, or before the first signal.
+            yield from self._leave(waiter, queues)
+            raise
 
-        After an interruption the caller repeats it: the first signal may be lost.
-        """
+    def _leave(self, waiter: bytes, queues: tuple[Hashable, ...]) -> Steps[None]:
         for queue in queues:
-            waiters = self._queues.get(queue)
-            if waiters is None:
-                continue
-            waiters.pop(waiter, None)
+            if waiters := self._queues.get(queue):
+                waiters.pop(waiter, None)
             if not waiters:
-                del self._queues[queue]
+                self._queues.pop(queue, None)
                 self.without_quorum.pop(queue, None)
             elif len(waiters) >= _limit(queue):
                 # If the waiter was not one of the first, this one is awake already.

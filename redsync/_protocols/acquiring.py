@@ -97,12 +97,7 @@ def acquire_new(claim: Claim, now: float) -> Steps[HoldState | None]:
             now = (yield from wait(Wait(min(now + _PAUSE, deadline)))).at
         return (yield from _compete(claim, now, deadline, down_since, queue=queue, waiter=waiter))
     finally:
-        try:
-            yield from queues.leave_queues(waiter, RETRIES, queue)
-        except BaseException:
-            # Again: the interruption may have struck before it left, or woke the next.
-            yield from queues.leave_queues(waiter, RETRIES, queue)
-            raise
+        yield from queues.leave_queues(waiter, RETRIES, queue)
 
 
 def _compete(  # noqa: PLR0915  (each is one of the decisions above)

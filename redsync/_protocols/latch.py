@@ -243,8 +243,7 @@ def wait_open(session: Session, latch: Latch, owner: Owner, timeout: float | Non
     """
     caller = Caller(session, latch, owner)
     deadline = math.inf if timeout is None else now + timeout
-    awaited, failures, was_won = math.inf, 0, False
-    outage_since = math.inf
+    awaited, outage_since, failures, was_won = math.inf, math.inf, 0, False
     try:
         while True:
             cut_short = deadline - now < session.timing.node_timeout

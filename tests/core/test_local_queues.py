@@ -6,6 +6,7 @@ import pytest
 
 from redsync._core.effects import Signal, Wait, Wakeup
 from redsync._core.local_queues import LIMIT, RETRIERS, RETRIES, LocalQueues
+from tests.support.injection import inject_at_calls
 
 X, Y = b"redsync:x", b"redsync:y"
 
@@ -61,9 +62,14 @@ def test_queues_are_independent(full):
     assert full.may_go(X, b"0")
 
 
-def test_leaving_again_after_an_interruption_wakes_the_next_again(full):
-    """The interruption may have struck before the first signal."""
-    assert leave(full, X, b"0") == leave(full, X, b"0") == names(LIMIT)
+@pytest.mark.parametrize("point", range(1, 12))
+def test_leave_interrupted_at_any_point_has_left_and_wakes_the_next(full, point):
+    full.enter(Y, b"0")
+    woken = []
+    inject_at_calls(point, lambda: woken.extend(each.key for each in full.leave_queues(b"0", Y, X)))
+    assert woken[-1:] == names(LIMIT)
+    assert not full.may_go(X, b"0")
+    assert (full._queues.keys(), full.without_quorum.keys()) == ({X}, {X})
 
 
 def test_empty_queue_leaves_nothing_behind(full):
