@@ -107,7 +107,7 @@ def _compete(  # noqa: PLR0915  (each is one of the decisions above)
     session, request, claim_id = claim.session, claim.request, waiter
     queues, policy = session.queues, claim.policy
     # Bit sets of nodes: all ever asked, those asked since the last rollback, and of these those that may have granted.
-    may_keep = asked = may_have_granted = tries = failures = 0
+    may_keep = asked = may_have_granted = tries = failures = splits = 0
     owes = False
     busy: Tally | None = None  # The latest round that told who is in the way.
     try:
@@ -159,13 +159,14 @@ def _compete(  # noqa: PLR0915  (each is one of the decisions above)
                 raise refusal or no_quorum(request.name, tally, request.kind.label, at=now)
             # Wait, then ask again.
             session.note(request, "queued" if policy.taken else "waiting", now)
-            failures = failures + 1 if without_quorum or claim.is_split(tally) else 0
+            failures = failures + 1 if without_quorum else 0
+            splits = splits + 1 if not without_quorum and claim.is_split(tally) else 0
             if without_quorum:
                 until = min(deadline, down_since + session.timing.outage_timeout)
                 now = yield from queues.retry(waiter, failures, session.random(), now, until)
             else:
                 yield from queues.leave_queues(waiter, RETRIES)
-                now, until = yield from _wait_for_nodes(claim, tally, deadline, tries=tries, splits=failures)
+                now, until = yield from _wait_for_nodes(claim, tally, deadline, tries=tries, splits=splits)
                 if now < until:
                     session.note(request, "handed over", now)
                     return claim.begin_hold(claim_id, since=now, valid_until=until, may_keep=may_keep)
@@ -263,9 +264,9 @@ def _wait_for_nodes(
     random = session.random()
     if splits:
         session.note(claim.request, "split", tally.at)
-        # From now on each try queues in the same step in which a node refuses it.
+        # From now on each try queues in the same step in which a node refuses it. Without a ticket no node wakes it.
         claim.queue(tally)
-        usual = retry_delay(splits, random, longest=1.0)
+        usual = retry_delay(splits, random, longest=1.0 if claim.policy.taken else 0.05)
     else:
         usual = min(claim.seconds_to_look(tally, random), claim.policy.longest_pause(tally, random))
     until = min(deadline, tally.at + claim.policy.pause(tries, random, usual))
