@@ -76,10 +76,12 @@ def _look(session: Session, batch: list[HoldState], now: float) -> Steps[None]:
     for state in batch:
         if state.owner.is_gone:
             yield from _end_orphan(session, state, now)
-    holds = [state for state in batch if state.valid(now)]
-    if holds:
+    leases = {each: each.valid_until - now for each in batch if each.valid(now)}
+    for each, rest in leases.items():
         # A repair must last as long as an extension. A hold with its own lease is renewed once, to free other slots.
-        yield from renew(session, {each: max(each.lease * each.renewed, each.valid_until - now) for each in holds})
+        leases[each] = max(each.lease if each.renewed else 0.0, rest + session.timing.drift(rest))
+    if leases:
+        yield from renew(session, leases)
 
 
 def _announcement(session: Session, now: float) -> Command:
