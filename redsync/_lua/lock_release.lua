@@ -23,8 +23,9 @@ if value_type == 'string' and redis.call('get', KEYS[1]) == ARGV[1] then had = r
 if had and value_type == 'hash' and tag == '' then redis.call('publish', ARGV[3], '0') end
 if ARGV[2] == '-1' then
 -- include: keep_place
-elseif redis.call('exists', KEYS[2]) == 1 then
+elseif not had or redis.call('exists', KEYS[2]) == 1 then
   -- Even if we had the claim, as a renewal may have made it while our place was queued: else we would wake ourselves.
+  -- Even if there is no queue and no claim: a node that refuses to write must reply with an error, and get this again.
 -- include: leave_queue
   -- Our claim was the hash's only field, unless a read-write lock of Redisson came in between.
   if redis.call('exists', KEYS[1]) == 0 then

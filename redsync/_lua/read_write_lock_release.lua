@@ -17,12 +17,12 @@ if tonumber(ARGV[2]) > 0 then
   if had then put(KEYS[1], ARGV[1], math.floor(math.abs(score)), ARGV[2]) end
   return had and 1 or 0
 end
--- A node that refuses to write must reply with an error: else the client would not send this again.
 if kept then redis.call('zrem', KEYS[1], ARGV[1]) end
 if ARGV[2] == '-1' then
 -- include: keep_place
-elseif redis.call('exists', KEYS[2]) == 1 then
+elseif not had or redis.call('exists', KEYS[2]) == 1 then
   -- Even if we had the claim, as a renewal may have made it while our place was queued: else we would wake ourselves.
+  -- Even if there is no queue and no claim: a node that refuses to write must reply with an error, and get this again.
 -- include: leave_queue
   -- This waiter may have kept others waiting, or this node may have just woken it.
   if type(redis.pcall('zcard', KEYS[1])) == 'number' then hand_over() end

@@ -13,7 +13,8 @@ local mine = expiry and redis.call('hget', KEYS[4], ARGV[1])
 -- The permit's owner may still have a place here, if this node did not grant when the others did.
 leave()
 if ARGV[2] == '0' then
-  if mine then freed = freed + drop(ARGV[1], mine) end
+  -- Even without the permit: a node that refuses to write must reply with an error, and get this again.
+  freed = freed + drop(ARGV[1], mine)
 elseif mine then
   local remain = {}
   for slot in string.gmatch(ARGV[3], '%d+') do remain[slot] = true end

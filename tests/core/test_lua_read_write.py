@@ -450,6 +450,7 @@ def test_renewal_works_without_memory(rw, mode, lasts):
 REFUSED = {
     "renewal": lambda rw: rw.renew("read"),
     "release": lambda rw: rw.release("read"),
+    "release without the claim": lambda rw: rw.release("write"),
     "rollback": lambda rw: rw.abandon("read"),
 }
 

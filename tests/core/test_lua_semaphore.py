@@ -8,6 +8,7 @@ import redis
 
 from redsync._core.permits import SlotKeys
 from tests.core.conftest import guard_of
+from tests.support.trouble import read_only
 
 KEYS = SlotKeys.of(b"redsync:", b"x")
 OTHER = SlotKeys.of(b"redsync:", b"y")
@@ -314,6 +315,12 @@ def test_release_keeps_those_that_remain_or_else_nothing_but_the_limit(sem, rema
     assert rest or sem.redis.keys() == [KEYS.limit]
     assert 0 < sem.redis.pttl(KEYS.limit) <= 86_400_000
     assert sem.release(A, remain) == len(rest)
+
+
+def test_release_that_a_node_refuses_is_an_error_even_without_the_permit(sem):
+    sem.ask(B)
+    with read_only([sem.redis]), pytest.raises(redis.exceptions.RedisError, match="read only replica"):
+        sem.release(A)
 
 
 @pytest.mark.parametrize("n", [1, 2])
