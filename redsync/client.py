@@ -374,7 +374,7 @@ class Client(AnyClient[ThreadRunner]):
         Raises:
             ClientClosedError: It was closed.
         """
-        self._runner.connect()
+        self._runner.require_open()
         return self
 
     def __exit__(

@@ -39,7 +39,7 @@ class Twin(NamedTuple):
 
 
 TWINS = (
-    Twin("client_async", "Client", "client", frozenset({"locked", "__aexit__"})),
+    Twin("client_async", "Client", "client", frozenset({"locked", "__aenter__", "__aexit__"})),
     Twin("_facades/exclusive", "ExclusiveLock", "_facades/exclusive"),
     Twin("_facades/hold", "Hold", "_facades/hold", frozenset({"_open_scope", "_check_loss"})),
     Twin("_facades/latch", "CountDownLatch", "_facades/latch"),

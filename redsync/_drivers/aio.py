@@ -372,9 +372,10 @@ class AioRunner(AnyRunner[AioLife]):
         interruption: BaseException | None = None
         while True:
             try:
-                effect = steps.send(None) if interruption is None else steps.throw(interruption)
-                interruption = None
-                life.post(self.perform, effect, AioCall(life))
+                while True:  # Within the `try`: an interruption can come where a loop repeats.
+                    effect = steps.send(None) if interruption is None else steps.throw(interruption)
+                    interruption = None
+                    life.post(self.perform, effect, AioCall(life))
             except BaseException as error:
                 interruption = None  # This frame must not refer to an error that refers to it.
                 if inspect.getgeneratorstate(steps) != inspect.GEN_CLOSED:

@@ -159,8 +159,9 @@ class AioLinkSet(AnyLinkSet):
         self._batch.append(request)
         if is_made_late or self._loop.is_closed() or (is_alone and not self._rounds):
             self.flush()
-        elif is_alone:
-            # Other tasks have rounds under way, and are likely to send something in this turn of the loop too.
+        elif is_alone or not self._rounds:
+            # Other tasks have rounds under way, and are likely to send something in this turn of the loop too. Without
+            # any, this comes in the middle of another send, or behind one that was interrupted.
             self._loop.call_soon(self.flush)
 
     def flush(self) -> None:

@@ -193,8 +193,8 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
         connection = await open_fake_connection(node)
         if connection is None:
             connection = await open_connection(node.make_connection(self.connect_timeout))
-        limit.reschedule(self._loop.time() + TIMEOUTS * self.connect_timeout)
         try:
+            limit.reschedule(self._loop.time() + TIMEOUTS * self.connect_timeout)
             info, connection_id = await connection.run(self._introduce(node))
             self._registry.meet(node, info)
             link = self.own.make_link(node, connection, connection_id)

@@ -16,9 +16,8 @@ back.
 **Order across sets.** A link has an order, and two links have none between them. If an owner asks over one set and
 releases over another, a node that has not answered the ask yet may execute it behind the release, and would keep a
 claim that has ended. So such a node gets the release again, as a pending one (`keep_behind`). A pending release waits
-until the node has answered, over every set, all commands with lower numbers: what it must follow was sent before it, so
-it is among them. If the client is closed before that, the claim stays there until its lease ends. Exclusion does not
-depend on it: each claim has a number.
+until the node has answered, over every set, the commands that it must follow. If the client is closed before that, the
+claim stays there until its lease ends. Exclusion does not depend on it: each claim has a number.
 
 A node that runs a slow script (BUSY) or loads its data refuses releases too. It gets them again after a pause; a
 connection to it that has just been made ends the pause.
@@ -130,10 +129,18 @@ class PendingReleases:
             return []
         with self.mutex:
             ours.at = now + _BETWEEN
-            links = [link for other in self.others() if (link := other.links[index]) is not None]
-            oldest = min([request.number for link in links for request in tuple(link.pending)[:1]], default=math.inf)
+            before: dict[Arg, list[Request]] = {}  # By key: a node that hangs may owe thousands of answers.
+            for link in [other.links[index] for other in self.others()]:
+                for request in () if link is None else tuple(link.pending):
+                    for key in () if request.command is None else request.command.keys:
+                        before.setdefault(key, []).append(request)
             due = sorted(ours.requests.values(), key=attrgetter("number"))[: max(_MOST - unanswered, 0)]
-            return [request for request in due if request.number < oldest]
+            return [
+                request
+                for request in due
+                for others in [before.get(request.claim[0], ()) if request.claim else ()]
+                if not any(other.number < request.number and other.concerns(request) for other in others)
+            ]
 
     def note_sent(self, index: int, requests: Iterable[Request]) -> None:
         """Forget requests that are under way over a link; `refuse` or `add` brings them back."""

@@ -97,7 +97,12 @@ def acquire_new(claim: Claim, now: float) -> Steps[HoldState | None]:
             now = (yield from wait(Wait(min(now + _PAUSE, deadline)))).at
         return (yield from _compete(claim, now, deadline, down_since, queue=queue, waiter=waiter))
     finally:
-        yield from queues.leave_queues(waiter, RETRIES, queue)
+        try:
+            yield from queues.leave_queues(waiter, RETRIES, queue)
+        except BaseException:
+            # Again: the interruption may have struck before it began.
+            yield from queues.leave_queues(waiter, RETRIES, queue)
+            raise
 
 
 def _compete(  # noqa: PLR0915  (each is one of the decisions above)
@@ -266,7 +271,7 @@ def _wait_for_nodes(
         session.note(claim.request, "split", tally.at)
         # From now on each try queues in the same step in which a node refuses it. Without a ticket no node wakes it.
         claim.queue(tally)
-        usual = retry_delay(splits, random, longest=1.0 if claim.policy.taken else 0.05)
+        usual = retry_delay(splits, random, longest=0.25 if claim.policy.taken else 0.05)
     else:
         usual = min(claim.seconds_to_look(tally, random), claim.policy.longest_pause(tally, random))
     until = min(deadline, tally.at + claim.policy.pause(tries, random, usual))

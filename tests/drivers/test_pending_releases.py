@@ -174,6 +174,14 @@ def test_kept_release_is_due_once_the_node_has_answered(desk, sets, own):
     assert again.claim == request.claim
 
 
+def test_unanswered_command_keeps_back_nothing_that_need_not_follow_it(desk, sets, own):
+    (first, _, _), fars = sets
+    ask(desk, first, fars, silent=[1])
+    other = release(desk, b"another", key=b"another lock")
+    desk.releases.add(1, [other])
+    assert desk.releases.due(1, desk.now) == [other]
+
+
 def test_release_over_the_same_set_or_of_another_lock_is_not_kept(desk, sets, own):
     (first, second, _), fars = sets
     ask(desk, first, fars, silent=[1])

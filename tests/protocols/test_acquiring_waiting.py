@@ -84,7 +84,7 @@ def test_waiter_expects_a_quorum_of_nodes_that_granted_and_claims_that_expire(ma
 
 
 @pytest.mark.parametrize("failures", [0, 12])
-@pytest.mark.parametrize(("kind", "longest"), [(LOCK, 1.0), (FAIR_LOCK, 0.05)])
+@pytest.mark.parametrize(("kind", "longest"), [(LOCK, 0.25), (FAIR_LOCK, 0.05)])
 def test_split_votes_spread_contenders_further_apart_each_time(toy, kind, longest, failures):
     """A holder with a node that failed looks alike. No wake-up ends the sleep of a waiter that can't draw a ticket."""
     split, undo = toy.answers(NEW, NEW, held(), held(), "down", takes=0.0), "tell lock_release, stay"
