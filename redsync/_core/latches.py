@@ -47,7 +47,7 @@ class LatchState:
         return max(self.size - sum(self.arrivals.values()), 0)
 
     def join(self, other: LatchState) -> LatchState:
-        """Return the knowledge of both together; whether that is true means nothing."""
+        """Return the knowledge of both together; for it, `vouched` means nothing."""
         if self.generation != other.generation:
             return self if self.generation > other.generation else other
         joined = dict(self.arrivals)

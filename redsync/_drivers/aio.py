@@ -127,14 +127,18 @@ class AioCall:
     Attributes:
         life: The client in this process.
         awaited: True for a caller's: a closing client waits for it. False for the client's own task.
+        in_loop: False if it runs in another thread, and leaves its effects to the loop.
+        stepping: Like that of `life`, in another thread.
         subscribed: The keys to whose wake-ups it subscribes.
     """
 
-    __slots__ = ("awaited", "life", "subscribed")
+    __slots__ = ("awaited", "in_loop", "life", "stepping", "subscribed")
 
-    def __init__(self, life: AioLife, *, awaited: bool = False) -> None:
+    def __init__(self, life: AioLife, *, awaited: bool = False, in_loop: bool = True) -> None:
         self.life = life
         self.awaited = awaited
+        self.in_loop = in_loop
+        self.stepping = False
         self.subscribed: set[bytes] = set()
 
     def end(self) -> None:
@@ -369,22 +373,7 @@ class AioRunner(AnyRunner[AioLife]):
         life = self.life
         if life.loop is None or running_loop() is life.loop:
             return _at_once(self.drive(steps, AioCall(life, awaited=True)))
-        interruption: BaseException | None = None
-        while True:
-            try:
-                while True:  # Within the `try`: an interruption can come where a loop repeats.
-                    effect = steps.send(None) if interruption is None else steps.throw(interruption)
-                    interruption = None
-                    life.post(self.perform, effect, AioCall(life))
-            except BaseException as error:
-                interruption = None  # This frame must not refer to an error that refers to it.
-                if inspect.getgeneratorstate(steps) != inspect.GEN_CLOSED:
-                    interruption = error
-                elif isinstance(error, StopIteration):
-                    result: T = error.value
-                    return result
-                else:
-                    raise
+        return _at_once(self.drive(steps, AioCall(life, in_loop=False)))
 
     def _contain(self, error: BaseException) -> bool:
         # `sys.exit()` still ends the loop, as in any callback.
@@ -407,6 +396,7 @@ class AioRunner(AnyRunner[AioLife]):
         the same reason even a dropped coroutine, which can't await anything any more, cleans up.
         """
         life = call.life
+        stepper = life if call.in_loop else call
         reply: Reply = None
         interruption: BaseException | None = None
         if call.awaited:
@@ -415,12 +405,12 @@ class AioRunner(AnyRunner[AioLife]):
             while True:
                 try:
                     while True:  # Within the `try`: an interruption can come where a loop repeats.
-                        outer = life.stepping
+                        outer = stepper.stepping
                         try:
-                            life.stepping = True
+                            stepper.stepping = True
                             effect = steps.send(reply) if interruption is None else steps.throw(interruption)
                         finally:
-                            life.stepping = outer
+                            stepper.stepping = outer
                             # The error refers to this frame, so this frame must not refer to the error.
                             interruption = None
                         performing = self.perform(effect, call)
@@ -447,6 +437,9 @@ class AioRunner(AnyRunner[AioLife]):
 
         The client's own task does its work while its watchdog sleeps.
         """
+        if not call.in_loop:
+            call.life.post(self.perform, effect, AioCall(call.life))
+            return None
         match effect:
             case Broadcast():
                 return self._broadcast(effect, call)

@@ -92,7 +92,7 @@ class Pool:
         return True
 
     def _prepare(self, into: list[LinkSet]) -> None:
-        """Bring a set up to date; put it back, behind the others, if it is being connected, or has no quorum."""
+        """Bring a set up to date; put it back, behind the others, if it is being connected, or may not win a round."""
         link_set, now = into[0], self._clock()
         if link_set.connecting:
             link_set.take_arrivals()
