@@ -23,7 +23,7 @@ processes of the run, and the `number` of its attempt.
 | `found` | it asked if there are readers or writers, or how much is left | reads, writes, available, holders, left |
 | `forestalled` | another owner of its client returned its permit | |
 | `too many` | the semaphore or rate limiter was resized, and has fewer permits | |
-| `resizes`, `resized` | the owner is about to change the number of permits, or a rate; it did | permits |
+| `resized` | the owner has changed the number of permits, or a rate | permits |
 | `told` | `on_lost` was called | lost, remaining, until |
 | `busy`, `no quorum` | acquire failed | name, asked |
 | `success` | a rate limiter allowed it | name, n, rates, permits |
@@ -32,7 +32,6 @@ processes of the run, and the `number` of its attempt.
 | `deleted`, `not deleted` | it deleted a latch; or did not, for others were setting it | name |
 | `counted` | it counted a latch down | name, n |
 | `opened` | it waited until the latch was open; `busy`: its timeout passed | name |
-| `wonders`, `room` | the owner asks when there is room; the answer | name, n, seconds |
 | `last` | the outcome of the last acquisition of a thing, after all faults | name, asked, got, why |
 | `heard` | a listener got a `HoldLost` | name, owner, reason |
 | `complaint` | the library logged an internal error | text |

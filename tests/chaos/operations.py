@@ -121,7 +121,6 @@ class PermitOperations(LockOperations):
         """Change the number of permits."""
         turn = self.turn(name, Task(None, 0.0, operation="acquire"))
         with self._survive(turn):
-            turn.note("resizes", permits=permits)
             await turn.thing.resize(permits)
             turn.note("resized", permits=permits)
 
@@ -208,9 +207,7 @@ class RateOperations(LockOperations):
         """Ask when there is room, wait until then, and try once."""
         turn = self.turn(name, Task(0.0, 0.0, n=n, operation="acquire"))
         with self._survive(turn):
-            turn.note("wonders", n=n)
             seconds = await turn.thing.retry_after(n)
-            turn.note("room", n=n, seconds=seconds)
             await self._sleep(seconds)
             self._ask(turn, "told")
             await self._acquire(turn)
@@ -225,7 +222,6 @@ class RateOperations(LockOperations):
         """Change the rate of a window."""
         turn = self.turn(name, Task(None, 0.0, operation="acquire"))
         with self._survive(turn):
-            turn.note("resizes", permits=rate)
             await turn.thing.set_rate(rate, per)
             turn.note("resized", permits=rate)
 

@@ -37,7 +37,6 @@ from tests.simulation import sets
 from tests.simulation.checks import (
     ALL,
     Admission,
-    Delivery,
     Exclusion,
     Expiry,
     Fairness,
@@ -53,7 +52,6 @@ from tests.simulation.checks import (
     Reentrancy,
     Renewal,
     Replies,
-    RetryAfterAccuracy,
     Separation,
     SlidingWindow,
     Slots,
@@ -305,14 +303,6 @@ MISTAKES = [
         "the latest success is cancelled", SlidingWindow, "where there are", 1005, "limiter",
         patch=(*around(rate, "acquire", remember_latest), *around(rate, "cancel", cancel_latest)),
     ),
-    Mistake(
-        "nodes keep successes too long", RetryAfterAccuracy, "lets nodes keep a success", 0, "limiter",
-        patch=around(Window, "needed", lambda needed: lambda *args: needed(*args) + 0.3),
-    ),
-    Mistake(
-        "reported time until room is half of it", RetryAfterAccuracy, "has room in .* and was refused", 27, "limiter",
-        patch=around(Window, "room_after", lambda ours: lambda *args: ours(*args) / 2),
-    ),
     # Latches.
     Mistake(
         "a latch is set while it is not open", LatchNeverEarly, "replaced it", 1, "latch",
@@ -328,11 +318,11 @@ MISTAKES = [
     ),
     # The transport.
     Mistake(
-        "a pending release is lost with its connection", Delivery, "the client no longer keeps it", 1,
+        "a pending release is lost with its connection", LeakedClaims, "ownerless", 12,
         patch=around(AioLinkSet, "discard", forget_pending),
     ),
     Mistake(
-        "pending releases are never sent", Delivery, "has waited for", RELEASE_THAT_WAITS,
+        "pending releases are never sent", LeakedClaims, "ownerless", RELEASE_THAT_WAITS,
         patch=instead(PendingReleases, "due", lambda *_: []),
     ),
     Mistake(

@@ -33,14 +33,12 @@ class TrialRunner(SimulatedRunner):
 
     Attributes:
         sets: The sets of links that calls borrow; None if all use one.
-        delays: The seconds, by its clock, that passed before each further look at the clock.
     """
 
     _MAINTENANCE: ClassVar[type[WatchedMaintenance]] = LendingMaintenance
     sim: Trial
 
     def __init__(self, machine: Machine, **options: Any) -> None:
-        self.delays: Final[list[float]] = []
         self.sets: Sets | None = None
         super().__init__(machine, **options)
         self._delays: Final = self.sim.random_for(f"delays of {self.name}")
@@ -89,7 +87,6 @@ class TrialRunner(SimulatedRunner):
 
     async def _wait_late(self, effect: Wait, call: AioCall) -> Wakeup:
         await self._take_time()
-        self.delays.append(self.clock() - effect.until)
         return await self._wait(effect, call)
 
     async def _take_time(self) -> None:

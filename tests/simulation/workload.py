@@ -31,7 +31,7 @@ _UNTOLD: Final = {"done", "looked", "told", "writes"}
 """Words of the journal that checkers ignore, and that are not outcomes of a request."""
 
 _ABOUT: Final = (
-    *("how", "n", "blocking", "timeout", "lease", "mode", "count", "permit", "permits", "rates", "seconds"),
+    *("how", "n", "blocking", "timeout", "lease", "mode", "count", "permit", "permits", "rates"),
     *("reads", "writes", "available", "holders", "left"),
 )
 

@@ -21,17 +21,17 @@ from tests.simulation.checks.base import OwnChecker
 from tests.simulation.checks.beliefs import Exclusion, LossTold, Reentrancy, Renewal, Tokens
 from tests.simulation.checks.fair import Fairness, Turns
 from tests.simulation.checks.latch_knowledge import LatchNeverEarly, LatchOpens
-from tests.simulation.checks.limits import PermitBound, RetryAfterAccuracy, SlidingWindow, Slots
+from tests.simulation.checks.limits import PermitBound, SlidingWindow, Slots
 from tests.simulation.checks.served import Liveness
 from tests.simulation.checks.server_records import Admission, Expiry, LeakedClaims, Separation
-from tests.simulation.checks.transport import Delivery, LeakedResources, Order, Replies
+from tests.simulation.checks.transport import LeakedResources, Order, Replies
 
-_TRANSPORT: Final = (Replies, Order, Delivery, LeakedResources)
+_TRANSPORT: Final = (Replies, Order, LeakedResources)
 _LEFT: Final = (LeakedClaims, Expiry, Liveness, *_TRANSPORT)
 _LOCKS: Final = (Exclusion, Reentrancy, Renewal, LossTold, *_LEFT)
 _READ_WRITE: Final = (Exclusion, Admission, Reentrancy, Renewal, LossTold, *_LEFT)
 _PERMITS: Final = (Exclusion, PermitBound, Slots, Renewal, LossTold, *_LEFT)
-_RATES: Final = (SlidingWindow, RetryAfterAccuracy, Slots, *_LEFT)
+_RATES: Final = (SlidingWindow, Slots, *_LEFT)
 _LATCHES: Final = (LatchNeverEarly, LatchOpens, Exclusion, Renewal, LossTold, *_LEFT, Tokens)
 
 _LIKE: Final[dict[str, tuple[type[OwnChecker], ...]]] = {

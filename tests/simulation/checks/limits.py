@@ -1,17 +1,16 @@
 """The limits of semaphores and rate limiters, and the records of slots behind them."""
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from redsync._core.holds import HoldState
 from redsync._core.permits import PermitState, read_slots
-from redsync._core.quorum import quorum_of
 from redsync.testing.simulator.machines import Machine
 from redsync.testing.simulator.store import Hash, SortedSet
 from redsync.testing.simulator.trace_events import Did, Executed, Faulted, Sent, Stepped
 from tests.simulation.checks.base import OwnChecker, Trial
-from tests.simulation.checks.rounds import PERMIT, Claim, claims, granted_slots, parse
+from tests.simulation.checks.rounds import PERMIT, parse
 
 _Limit: TypeAlias = tuple[int, int]
 """The version and the number of permits under which a permit was requested."""
@@ -205,141 +204,3 @@ class SlidingWindow(OwnChecker):
             return None
         when = ", ".join(f"{each.n} at {each.at:.6f}" for each in successes)
         return f"{count} successes of {name!r}, {when}, where there are {rate} in any {per:g} s"
-
-
-_DRIFT, _ROOM_AGAIN = 1.01, 0.005
-"""The longest promised time is the window times the first of these, plus the second in seconds."""
-
-_WINDOW = 11
-"""The index of the argument of an acquire request that is a rate limiter's window, in us."""
-
-_FURTHER = " (window "
-"""The text between the name of a limiter and the number of a further window, in keys."""
-
-_QUIESCENCE = 2.0
-"""Seconds without faults before that: until every client is connected again."""
-
-_QUICK, _WAY = 0.0005, 0.0025
-"""Telling nodes that took less time is quick; then come the seconds for the way to the caller, and some rounding."""
-
-
-class RetryAfterAccuracy(OwnChecker):
-    """Promised room: a program that waits for as long as `retry_after` said, and then tries once, succeeds.
-
-    The exception is that others came meanwhile: nodes got requests for the same limiter since the program began to ask;
-    or that a program changed its rate then, or did not learn whether it has; or that its own rollback came behind its
-    next ask, because nodes had forgotten that script.
-    The promise must hold without faults (see `fault_free`), because a node that could not be asked may keep more than
-    the others. Programs report what they do (`Machine.tell` with "wonders", "room", "asks" with `how="told"`, and with
-    the outcome).
-
-    The promised time is never longer than the window, 1 % and 5 ms. A program that got exactly that time may be refused
-
-    * if any node's clock runs slower than its own, because that node keeps slots longer;
-    * if no quorum of nodes is without a success that they still keep: because a message about it came late, or from a
-      client that needs more time to tell nodes. It may take more only if it was slow at least twice, and no more than
-      four times the longest of these times.
-
-    Not seen: programs that asked while others wait; times that are longer than necessary.
-    """
-
-    name = "retry_after"
-    watches = (Did, Executed, Sent)
-    rests_on_clocks = True
-
-    def __init__(self, sim: Trial) -> None:
-        super().__init__(sim)
-        self._asked: Final[dict[str, dict[bytes, float]]] = {}
-        self._told: Final[dict[tuple[str, str], tuple[float, float, float]]] = {}
-        self._per: Final[dict[str, float]] = {}
-        self._changing: Final[Counter[str]] = Counter()
-        self._changed: Final[dict[str, float]] = {}
-        self._kept: Final[dict[str, dict[tuple[int, bytes], float]]] = {}
-        # For each rollback, its client, the instant at which it was sent, and the nodes that have executed it.
-        self._undone: Final[dict[bytes, tuple[str, float, set[int]]]] = {}
-
-    def see(self, event: Did | Executed | Sent) -> str | None:
-        """Record answers and requests, and look at outcomes and messages."""
-        if isinstance(event, Did):
-            return self._see_did(event)
-        noun, verb = parse(event.script)
-        if noun != PERMIT or verb not in {"acquire", "confirm", "abandon"}:
-            return None
-        name = event.keys[0].decode().rpartition(":")[2]
-        claim = claims(event.script, event.keys, event.args)[0]
-        if isinstance(event, Sent):
-            if verb == "abandon":
-                self._undone[claim.id] = event.client, event.at, set()
-            return self._see_message(event, name, claim) if verb == "confirm" else None
-        if verb == "abandon" and claim.id in self._undone:
-            self._undone[claim.id][2].add(event.node)
-        kept, which = self._kept.setdefault(name, {}), (event.node, claim.id)
-        if verb == "acquire":
-            # Under several rates an owner asks for the longest window first.
-            self._asked.setdefault(name.partition(_FURTHER)[0], {})[claim.owner] = event.at
-            if len(event.args) > _WINDOW:
-                self._per[name] = int(event.args[_WINDOW]) / 1e6
-        if verb == "abandon" or (verb == "acquire" and not granted_slots(event.reply)):
-            kept.pop(which, None)
-        else:
-            # The message about a success shortens its time; later asks never do.
-            kept[which] = event.at + claim.lease
-        return None
-
-    def _longest(self, name: str) -> float:
-        return self._per[name] * _DRIFT + _ROOM_AGAIN
-
-    def _see_message(self, sent: Sent, name: str, claim: Claim) -> str | None:
-        slow = [delay for delay in self.runner(sent.client).delays if delay > _QUICK]
-        needs = (self._per[name] + 4 * max(slow, default=0.0) + _WAY) * _DRIFT if len(slow) > 1 else 0.0
-        if claim.lease <= max(self._longest(name), needs):
-            return None
-        return (
-            f"{sent.client} lets nodes keep a success of {name!r} for {claim.lease:.6f} s, although it was slow "
-            f"{len(slow)} times before"
-        )
-
-    def _see_did(self, did: Did) -> str | None:
-        who, about = (did.machine.name, did.who), did.about
-        if did.what in {"resizes", "resized"}:
-            self._changing[about["name"]] += 1 if did.what == "resizes" else -1
-            self._changed[about["name"]] = did.at
-        elif did.what == "wonders":
-            self._told[who] = did.at, 0.0, 0.0
-        elif did.what == "room" and who in self._told:
-            self._told[who] = self._told[who][0], about["seconds"], 0.0
-        elif did.what == "asks" and about.get("how") == "told" and who in self._told:
-            self._told[who] = *self._told[who][:2], did.at
-        else:
-            told = self._told.pop(who, None)
-            if told is not None and did.what == "busy":
-                return self._judge(did, *told)
-        return None
-
-    def _judge(self, did: Did, since: float, seconds: float, asked: float) -> str | None:
-        name = did.about["name"]
-        if self._changing[name] or self._changed.get(name, 0.0) >= since:
-            return None
-        others = sum(at >= since for at in self._asked[name].values()) - 1
-        for window in [each for each in self._per if each.partition(_FURTHER)[0] == name]:
-            if seconds >= self._longest(window) and (self._is_slow(did) or self._is_kept(window, asked)):
-                return None
-        if others or self.sim.fault_free.lasted() < did.at - since + _QUIESCENCE:
-            return None
-        quorum, client = quorum_of(len(self.sim.nodes)), did.machine.name
-        if any(who == client and at >= since and len(done) < quorum for who, at, done in self._undone.values()):
-            return None
-        return (
-            f"{did.who} on {did.machine.name} learned at {since:.6f} that {name!r} has room in "
-            f"{seconds:.6f} s, and was refused at {did.at:.6f}, although no other owner asked"
-        )
-
-    def _is_slow(self, did: Did) -> bool:
-        """Return whether any node's clock runs slower than the program's."""
-        return any(node.clock.rate < did.machine.clock.rate for node in self.sim.servers)
-
-    def _is_kept(self, name: str, at: float) -> bool:
-        """Return whether no quorum of nodes is without a success that it still keeps."""
-        nodes = len(self.sim.nodes)
-        keep = {node for (node, _), until in self._kept.get(name, {}).items() if until > at}
-        return nodes - len(keep) < quorum_of(nodes)

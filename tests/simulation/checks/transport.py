@@ -14,8 +14,8 @@ from redsync._drivers.handshake_connections import pack
 from redsync._drivers.pending_releases import is_refused
 from redsync._drivers.requests import Request
 from redsync.testing.simulator.runner import WatchedLinks, WatchedMaintenance, connection_of
-from redsync.testing.simulator.trace_events import Connected, Executed, Faulted, Sent
-from tests.simulation.checks.base import OwnChecker, Trial, loses_memory, who
+from redsync.testing.simulator.trace_events import Connected, Executed
+from tests.simulation.checks.base import OwnChecker, Trial
 from tests.simulation.sets import Handed
 from tests.simulation.trial_runner import TrialRunner
 
@@ -204,130 +204,6 @@ class Order(OwnChecker):
             if later is not None and later.number > request.number:
                 return later
         return None
-
-
-_UNDELAYED = 0.1
-"""The longest time in seconds that an undelayed packet is under way."""
-
-_PAUSES = 5.0
-"""Seconds for some tries to connect, each with its pause, and to send refused commands again."""
-
-
-class Delivery(OwnChecker):
-    """Delivery: a command that a node must get arrives there.
-
-    A command that a node must get (see `Broadcast.deliver_to`), above all a release, is resolved there when
-
-    * the node has executed it, or a later one about the same claim;
-    * the node has lost its memory since, or the client was closed, or its machine has crashed.
-
-    Until then
-
-    * the client keeps it: for the end of the loop's turn, as sent and not answered, or as a pending release. This holds
-      at every instant, so the checker finds a lost command long before its claim expires;
-    * without faults, the client keeps it for at most `bound`: 10 s by a clock that may be slow, after which the client
-      abandons a silent connection, and the pauses between two tries to connect. The time starts again with each delayed
-      packet that arrives over the connection, because a reply now and then keeps it from being silent.
-
-    A command that arrives over an abandoned connection counts as arrived.
-    """
-
-    name = "delivery"
-    watches = (Sent, Executed, Faulted)
-    every = 0.1
-
-    def __init__(self, sim: Trial) -> None:
-        super().__init__(sim)
-        self._pending: Final[dict[tuple[str, int], dict[Request, float]]] = {}
-        self._arrived: Final[dict[tuple[str, int], float]] = {}
-        """The arrival time of the latest delayed packet over the connection of a client to a node."""
-
-    @property
-    def bound(self) -> float:
-        """Seconds for which a node may wait for a command without faults."""
-        return self.silence + _PAUSES
-
-    def see(self, event: Sent | Executed | Faulted) -> None:
-        """Record pending and arriving commands."""
-        match event:
-            case Sent(request=Request() as request):
-                for node in self.sim.nodes if request.effect.deliver_to else ():
-                    if request.needs(1 << node.index):
-                        self._pending.setdefault((event.client, node.index), {})[request] = event.at
-            case Executed(request=Request() as request):
-                if not isinstance(event.reply, hiredis.ReplyError) or not is_refused(str(event.reply)):
-                    self._resolve((event.client, event.node), request)
-            case Faulted():
-                if loses_memory(event):
-                    for whose in self._pending:
-                        if self.sim.nodes[whose[1]].name == who(event):
-                            self._pending[whose] = {}
-            case _:
-                pass
-
-    def look(self) -> Iterable[str]:
-        """Look for pending commands that were lost or are late."""
-        if any(self._pending.values()):
-            for machine in self.sim.machines:
-                for runner in self.runners(machine) if not machine.crashed else ():
-                    if not runner.closed:
-                        yield from self._look_at(runner)
-
-    def _resolve(self, whose: tuple[str, int], executed: Request) -> None:
-        pending = self._pending.get(whose)
-        if pending:
-            claim, number = executed.claim, executed.number
-            self._pending[whose] = {p: at for p, at in pending.items() if p.claim != claim or p.number > number}
-
-    def _look_at(self, runner: TrialRunner) -> Iterator[str]:
-        fault_free = self.sim.fault_free.lasted()
-        for node in self.sim.nodes:
-            whose = runner.name, node.index
-            pending = self._pending.get(whose)
-            if not pending:
-                continue
-            kept, arrived = _kept(runner, node.index), self._watch(whose, runner)
-            for request, sent_at in pending.items():
-                what = f"#{request.number} of {runner.name} ({request.command.script.name if request.command else ''})"
-                if kept.get(request.claim, -1) < request.number:
-                    yield f"{node.name} must get {what}, and the client no longer keeps it"
-                elif node.is_well and min(fault_free, self.sim.now - max(sent_at, arrived)) > self.bound:
-                    yield f"{node.name} has waited for {what} for {self.sim.now - sent_at:.3f} s"
-
-    def _watch(self, whose: tuple[str, int], runner: TrialRunner) -> float:
-        """Return the arrival time of the latest delayed packet that a look has seen on the current connection."""
-        for link in (links.links[whose[1]] for links in runner.link_sets):
-            if link is None:
-                continue
-            connection = connection_of(link)
-            arrives = max(connection.there.arrives, connection.back.arrives)
-            if arrives > self.sim.now + _UNDELAYED:
-                self._arrived[whose] = arrives
-        return self._arrived.get(whose, 0.0)
-
-
-def _kept(runner: TrialRunner, index: int) -> dict[tuple[object, ...], int]:
-    """Return the number of the latest command about each claim that a node has yet to get."""
-    links = runner.links
-    assert links is not None, "it has sent a command"
-    link, releases = links.links[index], links._shared.releases.of_node[index]
-    kept: dict[tuple[object, ...], int] = {}
-    for request in [
-        *releases.requests.values(),
-        *(link.pending if link is not None else ()),
-        *links._batch,
-        *_under_way(runner.link_sets[1:], index),
-    ]:
-        kept[request.claim] = max(kept.get(request.claim, 0), request.number)
-    return kept
-
-
-def _under_way(sets: Iterable[WatchedLinks], index: int) -> Iterator[Request]:
-    """Yield what other sets have sent to a node."""
-    for links in sets:
-        if (link := links.links[index]) is not None:
-            yield from link.pending
-        yield from links._batch
 
 
 class LeakedResources(OwnChecker):
