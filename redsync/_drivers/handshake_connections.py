@@ -229,9 +229,4 @@ async def open_connection(connection: Any) -> AioHandshakeConnection:
 async def open_fake_connection(node: Node) -> AioHandshakeConnection | None:
     """Connect a fakeredis instance; return None for all other nodes."""
     sock = node.fake_socket()
-    if sock is None:
-        return None
-    sock.setblocking(False)
-    by_path = sock.family == getattr(socket, "AF_UNIX", None)
-    open_stream = asyncio.open_unix_connection if by_path else asyncio.open_connection
-    return AioHandshakeConnection(*await open_stream(sock=sock))
+    return None if sock is None else AioHandshakeConnection(*await asyncio.open_connection(sock=sock))

@@ -23,6 +23,7 @@ import ipaddress
 # redis-py imports it when a client is made: in a child that another thread forks meanwhile, it would stay locked.
 import secrets  # noqa: F401
 import socket
+import sys
 from contextlib import suppress
 from inspect import signature
 from typing import Any, Final, NamedTuple
@@ -158,14 +159,17 @@ async def connect(connection: Any) -> None:
     """Connect and authenticate a connection for asyncio.
 
     An address that refuses costs nothing, the next one is tried at once. After one that is silent the next one is tried
-    too; uvloop can't do that.
+    too. uvloop can't do that; asyncio's fails with eager tasks before Python 3.13.1, so with any task factory there.
 
     Raises:
         OSError, RedisError: The server was unreachable or refused the client.
         CancelledError: The task was cancelled.
     """
     host, loop = getattr(connection, "host", None), asyncio.get_running_loop()
-    if host is not None and not _is_address(host) and isinstance(loop, asyncio.BaseEventLoop):
+    may_race = isinstance(loop, asyncio.BaseEventLoop) and (
+        loop.get_task_factory() is None or not (3, 12) <= sys.version_info < (3, 13, 1)
+    )
+    if host is not None and not _is_address(host) and may_race:
         arguments = {**connection._connection_arguments(), "happy_eyeballs_delay": _NEXT_ADDRESS}
         connection._connection_arguments = lambda: arguments
     await connection.connect()

@@ -74,6 +74,7 @@ def block(client):
 @in_loop
 async def test_blocked_loop_does_not_mistake_unread_answers_for_silence(make_client, events, pending, loop):
     async with make_client(node_timeout=0.25) as client:
+        await until(lambda: states(client) == ["up"] * 3)  # it waits only briefly for a node beyond the quorum
         lock = client.get_lock("x")
         for i in range(3):
             taking = asyncio.create_task(lock.acquire(False))
@@ -117,6 +118,7 @@ async def test_log_filter_that_raises_about_a_callback_costs_no_connection(make_
 
     monkeypatch.setattr(aio.log, "filters", [broken])
     async with make_client(lease=1.0) as client:
+        await until(lambda: states(client) == ["up"] * 3)
         links = list(client.runner.life.links.links)
         await client.get_lock("x", on_lost=cancel).acquire()
         for node in raw:

@@ -87,8 +87,8 @@ class Rig:
         await turns(3)
 
 
-async def connected(urls):
-    return await Rig(urls).connect()
+async def connected(urls, links="sockets"):
+    return await Rig(urls, links).connect()
 
 
 @pytest.fixture
@@ -280,13 +280,8 @@ def test_keyboard_interrupt_in_the_loops_callback_passes_through_the_loop(nodes,
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # Nothing can close asyncio's transport any more.
 @over_both
 def test_set_can_end_after_its_loop_was_closed(nodes, links):
-    async def connect():
-        rig = Rig(nodes.urls, links)
-        await rig.connect()
-        return rig
-
     loop = asyncio.new_event_loop()
-    rig = loop.run_until_complete(connect())
+    rig = loop.run_until_complete(connected(nodes.urls, links))
     loop.close()
     rig.set.end("its loop was closed", orderly=True)
     assert rig.links == [None] * len(nodes.ports)

@@ -164,7 +164,7 @@ async def test_node_whose_connects_fail_at_once_in_eager_tasks_is_tried_again(no
 
     asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
     monkeypatch.setattr(aio_maintenance, "open_connection", open_late)
-    maintenance = make(nodes.urls)
+    maintenance = make([url.replace("127.0.0.1", "localhost") for url in nodes.urls])  # asyncio may race for a name
     task = await started(maintenance, Watch(maintenance))
     await until(lambda: states(maintenance) == ["up"] * 3)
     await stop(maintenance, task)
