@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import Final, NamedTuple, Self
 
 from redsync._core.holds import HoldState
@@ -168,10 +169,6 @@ class SlotGrant(NamedTuple):
     taken: int = 0
 
 
-def _version(limit: Limit) -> int:
-    return limit.version
-
-
 class PermitState(HoldState):
     """One permit: a hold of slots, of which the first `count` are not yet released.
 
@@ -217,6 +214,6 @@ class PermitState(HoldState):
             if number > len(newest):
                 newest.append(state.limit)
                 keys += state.keys.all
-            newest[number - 1] = max(newest[number - 1], state.limit, key=_version)
+            newest[number - 1] = max(newest[number - 1], state.limit, key=attrgetter("version"))
             args += (number, state.claim, state.rest, lease_ms)
         return Command(holds[0].kind.renew, tuple(keys), (*args, *(limit.text for limit in newest)))

@@ -128,17 +128,24 @@ class Latch:
         self.known = self.known.join(told)
         self._until = max(now + self.keep, -math.inf if self._until == math.inf else self._until)
 
-    def hear(self, tally: Tally) -> None:
-        """Add the nodes' knowledge."""
-        for report in reports_in(tally):
-            self.learn(report, tally.at)
-
 
 class Caller:
-    """One call: its latch, owner and place, and the memory that it requires of nodes that know nothing."""
+    """One call: its latch, owner and place, its end, and the memory that it requires of nodes that know nothing."""
 
-    def __init__(self, session: Session, latch: Latch, owner: Owner, memory: float | None = None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        latch: Latch,
+        owner: Owner,
+        now: float = 0.0,
+        timeout: float | None = None,
+        *,
+        memory: float | None = None,
+    ) -> None:
         self.session = session
+        self.deadline = math.inf if timeout is None else now + timeout
+        # The only try of a call without time takes as long as any.
+        self.until = self.deadline if timeout else math.inf
         self.latch = latch
         self.owner = owner
         wanted = milliseconds(latch.keep if memory is None else memory)
@@ -156,11 +163,9 @@ class Caller:
         args = (milliseconds(self.latch.keep), place, milliseconds(PLACE_KEPT), self._memory, self._clocks_differ)
         return Command(EXCHANGE, self.latch.keys.all, args + state.words())
 
-    def exchange(
-        self, now: float, decide: _Decide = is_known, *, timeout: float = math.inf, waits: bool = False
-    ) -> Steps[Tally]:
+    def exchange(self, now: float, decide: _Decide = is_known, *, waits: bool = False) -> Steps[Tally]:
         """Tell all nodes the known state, and learn theirs."""
-        latch = self.latch
+        latch, longest = self.latch, max(self.until - now, LAST_TRY)
         latch.recall(now)
         if self._found.generation:
             # However long that takes: a caller that waits while nodes are down keeps the latch in use.
@@ -170,13 +175,14 @@ class Caller:
                 self.command(latch.known, waits=waits),
                 self.owner,
                 _read,
-                min(self.session.timing.node_timeout, max(timeout, LAST_TRY)),
+                min(self.session.timing.node_timeout, longest),
                 decide=decide,
                 subscribe=self.wake_key if waits else None,
-                patience=max(timeout, LAST_TRY),
+                patience=longest,
             )
         )
-        latch.hear(tally)
+        for report in reports_in(tally):
+            latch.learn(report, tally.at)
         self._found = latch.known
         return tally
 
@@ -241,13 +247,12 @@ def wait_open(session: Session, latch: Latch, owner: Owner, timeout: float | Non
             last round short, the one before counts.
         KeyTypeError: The key holds a value of another type.
     """
-    caller = Caller(session, latch, owner)
-    deadline = math.inf if timeout is None else now + timeout
+    caller = Caller(session, latch, owner, now, timeout)
     awaited, outage_since, failures, was_won = math.inf, math.inf, 0, False
     try:
         while True:
-            cut_short = deadline - now < session.timing.node_timeout
-            tally = yield from caller.exchange(now, timeout=deadline - now, waits=True)
+            cut_short = caller.until - now < session.timing.node_timeout
+            tally = yield from caller.exchange(now, waits=True)
             now, state = tally.at, latch.known
             if tally.won:
                 opened = state.count == 0 or state.generation > awaited
@@ -256,14 +261,14 @@ def wait_open(session: Session, latch: Latch, owner: Owner, timeout: float | Non
                 session.answered = True
                 if opened and not agree(tally, state):
                     # Write that back at once, even after the deadline: the latch was seen open.
-                    tally = yield from caller.exchange(now, is_noted, timeout=deadline - now, waits=True)
+                    tally = yield from caller.exchange(now, is_noted, waits=True)
                     now = tally.at
                 if opened and agree(tally, state):
                     return True
             foreign = caller.foreign(tally)
             if foreign is not None:
                 raise foreign
-            if now >= deadline:
+            if now >= caller.deadline:
                 # If the deadline cuts the last round short, it may get no answers. Then the round before decides.
                 if not (was_won and cut_short):
                     caller.require(tally)
@@ -274,14 +279,14 @@ def wait_open(session: Session, latch: Latch, owner: Owner, timeout: float | Non
                 outage_since = min(outage_since, tally.sent_at)
                 if gives_up(session, tally, outage_since):
                     caller.require(tally)
-                until = min(deadline, outage_since + session.timing.outage_timeout)
+                until = min(caller.deadline, outage_since + session.timing.outage_timeout)
                 now = yield from session.queues.retry(caller.place, failures, session.random(), now, until)
             else:
                 yield from session.queues.leave_queues(caller.place, RETRIES)
                 outage_since = math.inf
                 # At once if too few nodes know the setting: the next exchange writes it back before others replace it.
                 pause = 0.5 + session.random() if awaited < math.inf else 0.0
-                until = min(deadline, now + pause)
+                until = min(caller.deadline, now + pause)
                 now = (yield from wait(Wait(until, caller.wake_key, session.quorum, GRACE))).at
     finally:
         try:
@@ -299,31 +304,31 @@ def count_down(session: Session, latch: Latch, owner: Owner, now: float, *, n: i
         QuorumError: Too few nodes answered for `timeout` seconds or the outage timeout; the next call repeats this one.
         KeyTypeError: The key holds a value of another type.
     """
-    deadline = now + min(timeout, session.timing.outage_timeout)
     table, key = session.arrivals, latch.keys.latch
     arrivals = table.setdefault(key, Arrivals())
     arrivals.running += 1
     try:
-        yield from _arrive(Caller(session, latch, owner), arrivals, n, now, deadline)
+        caller = Caller(session, latch, owner, now, min(timeout, session.timing.outage_timeout))
+        yield from _arrive(caller, arrivals, n, now)
     finally:
         arrivals.running -= 1
         if not arrivals.running and not arrivals.doubt:
             table.pop(key, None)
 
 
-def _arrive(caller: Caller, arrivals: Arrivals, n: int, now: float, deadline: float) -> Steps[None]:
+def _arrive(caller: Caller, arrivals: Arrivals, n: int, now: float) -> Steps[None]:
     latch, owner = caller.latch, caller.owner
-    tally = yield from _insist(caller, now, deadline)
+    tally = yield from _insist(caller, now)
     if not latch.known.count and not agree(tally, latch.known):
         # If only some nodes know that it is open, they may forget it, and then this call would have to count.
-        tally = yield from _insist(caller, tally.at, deadline, is_noted)
+        tally = yield from _insist(caller, tally.at, is_noted)
     state, client = latch.known, owner.client_id.encode()
     total = arrivals.begin(state, client, n) if state.count else None
     if total is None:
         return
     try:
         latch.learn(LatchState(state.generation, state.size, {client: total}), tally.at)
-        tally = yield from _insist(caller, tally.at, deadline, is_noted)
+        tally = yield from _insist(caller, tally.at, is_noted)
     except BaseException:
         arrivals.fail(state.generation, n)
         raise
@@ -332,17 +337,17 @@ def _arrive(caller: Caller, arrivals: Arrivals, n: int, now: float, deadline: fl
         yield from tell(Tell(caller.command(latch.known), owner))
 
 
-def _insist(caller: Caller, now: float, deadline: float, decide: Callable[[Tally], Verdict] = is_known) -> Steps[Tally]:
+def _insist(caller: Caller, now: float, decide: _Decide = is_known) -> Steps[Tally]:
     """Exchange until `decide` is satisfied.
 
     Raises:
         QuorumError: The deadline has passed, or time does not mend why too few nodes answer.
         KeyTypeError: The key holds a value of another type.
     """
-    failures, session = 0, caller.session
+    failures, session, deadline = 0, caller.session, caller.deadline
     try:
         while True:
-            tally = yield from caller.exchange(now, decide, timeout=deadline - now)
+            tally = yield from caller.exchange(now, decide)
             if tally.won:
                 session.answered = True
                 return tally
@@ -365,14 +370,14 @@ def set_count(session: Session, latch: Latch, owner: Owner, size: int, now: floa
         AcquireTimeout: Others were setting or deleting the latch all the time.
         KeyTypeError: The key holds a value of another type.
     """
-    caller = Caller(session, latch, owner, session.timing.restart_guard)
+    caller = Caller(session, latch, owner, memory=session.timing.restart_guard)
     state, tally = yield from caller.consult(now, may_set)
     if state.count and size:
         return False
     keys = latch.keys.setting
     request = AcquireRequest(
         name=latch.name,
-        kind=FENCED_LOCK,
+        kind=FENCED_LOCK._replace(label="latch"),
         keys=keys,
         owner=owner,
         lease=_SETTING,

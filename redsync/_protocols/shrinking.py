@@ -69,13 +69,11 @@ def reserved(taken: int, permits: int) -> int:
 def first_in(slots: int, start: int, most: int) -> list[int]:
     """Return the first of these slots from `start` on, cyclically, up to that many."""
     ahead = slots >> start << start
-    left = [slots ^ ahead, ahead]
     found: list[int] = []
-    while len(found) < most and any(left):
-        lowest = left[-1] & -left[-1]
-        if lowest:
+    for part in (ahead, slots ^ ahead):
+        left = part
+        while left and len(found) < most:
+            lowest = left & -left
             found.append(lowest.bit_length() - 1)
-            left[-1] ^= lowest
-        else:
-            left.pop()
+            left ^= lowest
     return found

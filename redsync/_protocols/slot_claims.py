@@ -99,14 +99,7 @@ class SlotQueue(FifoByNumber):
 
     Nodes keep with each place how many slots it waits for. A grant removes the place, so a rollback restores the place
     of an acquire that continues waiting.
-
-    Attributes:
-        has_ticket: True if it has chosen a ticket.
     """
-
-    @property
-    def has_ticket(self) -> bool:
-        return self._ticket != 0
 
     @property
     def words(self) -> tuple[Arg, ...]:
@@ -119,7 +112,7 @@ class SlotQueue(FifoByNumber):
         return (wanted, 0, *self.words) if self.taken and self.waits and not self._suspended else ()
 
     def ask(self, now: float) -> tuple[Arg, ...]:  # noqa: ARG002
-        if not self.has_ticket:
+        if not self._ticket:
             return ()
         self.taken = self.taken or not self._suspended
         return self.words
@@ -210,7 +203,7 @@ class SlotClaim(Claim):
             return Verdict.LOST
         # With a place in the queue the round hears every node: one that it does not hear may have granted, and then
         # needs a rollback.
-        if self.policy.has_ticket or least + unheard >= quorum or heard < quorum:
+        if self.policy.taken or least + unheard >= quorum or heard < quorum:
             return Verdict.PENDING
         # With the nodes heard so far these slots can't be won, but perhaps others; if not, hear the rest.
         hopeless = heard - _full(tally) + unheard < quorum
@@ -223,7 +216,7 @@ class SlotClaim(Claim):
         A node that has not answered may execute it then, over an abandoned connection. An ask for exact slots, or with
         a ticket, would end slots that the node has granted since.
         """
-        return self._exact != () or self.policy.has_ticket
+        return self._exact != () or self.policy.taken
 
     def best(self, tally: Tally) -> tuple[tuple[int, ...], int]:
         """Return the wanted number of slots that most nodes have granted, and how many nodes that is.

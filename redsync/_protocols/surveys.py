@@ -82,14 +82,6 @@ _SIDE_KEY: Final = re.compile(rb"redsync_(?:queue|latch):(?:\{(?P<braced>.*)\}|:
 _NO_NAME: Final = re.compile(rb"redsync_(?:birth\Z|(?:queue|places|token|latch|latch_\w+|slots|taken|limit):[{:])")
 
 
-def _text(raw: bytes) -> str:
-    return raw.decode("utf-8", "backslashreplace")
-
-
-def _seconds(ms: int) -> float | None:
-    return ms / 1000 if ms >= 0 else None
-
-
 @dataclass(frozen=True, slots=True)
 class Waiter:
     """A waiter, as one node knows it.
@@ -162,12 +154,13 @@ class NameLook:
                 tuple(Claim.read(claim, by_thread=kind in _BY_THREAD) for claim in claims),
                 held,
                 tuple(
-                    Waiter(_text(owner), ClientRecord.unpack(record) if record else None) for owner, record in waiters
+                    Waiter(owner.decode("utf-8", "backslashreplace"), ClientRecord.unpack(record) if record else None)
+                    for owner, record in waiters
                 ),
                 waiting,
                 permits,
                 window_us / 1e6,
-                LatchLook(latch[0], latch[1], _seconds(latch[2]), latch[3]) if latch else None,
+                LatchLook(latch[0], latch[1], latch[2] / 1000 if latch[2] >= 0 else None, latch[3]) if latch else None,
             )
         except (TypeError, ValueError, KeyError, AttributeError):
             raise ValueError(f"{reply!r:.80}") from None
