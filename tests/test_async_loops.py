@@ -52,15 +52,6 @@ async def test_other_loop_gets_a_clear_error_for_any_operation(nodes, raw, elsew
     async with client_of(nodes) as client:
         lock = client.get_lock("x")
         async with lock as hold:
-
-            async def enter():
-                async with client:
-                    pass
-
-            async def within():
-                async with lock:
-                    pass
-
             for ask in (
                 lock.acquire,
                 lambda: lock.acquire(False),
@@ -72,8 +63,8 @@ async def test_other_loop_gets_a_clear_error_for_any_operation(nodes, raw, elsew
                 hold.extend,
                 lambda: hold.wait_lost(0.1),
                 client.close,
-                enter,
-                within,
+                client.__aenter__,
+                lambda: take(lock),
             ):
                 with pytest.raises(ConfigurationError, match=BELONGS):
                     await asyncio.to_thread(elsewhere, ask())

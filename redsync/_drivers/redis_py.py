@@ -63,17 +63,11 @@ _NEXT_ADDRESS: Final = 0.25
 """Seconds without an answer after which the next address of a server's name is tried too."""
 
 
-def _no_maintenance() -> Any:
-    try:
-        from redis.maint_notifications import (  # noqa: PLC0415  (older ones lack it; this runs at import)
-            MaintNotificationsConfig,
-        )
-    except ImportError:
-        return None
-    return MaintNotificationsConfig(enabled=False)
+_NO_MAINTENANCE: Any = None
+with suppress(ImportError):  # Older ones lack it.
+    from redis.maint_notifications import MaintNotificationsConfig
 
-
-_NO_MAINTENANCE: Final = _no_maintenance()
+    _NO_MAINTENANCE = MaintNotificationsConfig(enabled=False)
 
 
 def new_connection(pool: Any, timeout: float, **settings: Any) -> Any:
@@ -172,8 +166,14 @@ async def connect(connection: Any) -> None:
     if host is not None and not _is_address(host) and may_race:
         arguments = {**connection._connection_arguments(), "happy_eyeballs_delay": _NEXT_ADDRESS}
         connection._connection_arguments = lambda: arguments
-    await connection.connect()
     task = asyncio.current_task()
+    try:
+        await connection.connect()
+    except asyncio.CancelledError:
+        if task is None or task.cancelling():
+            raise
+        # A credential provider awaited something else that was cancelled; the task would end, and none take its place.
+        raise ConnectionError("its credential provider was cancelled") from None
     if task is not None and task.cancelling():
         # redis-py sends through `asyncio.wait_for`, which swallows some cancellations on Python 3.11.
         raise asyncio.CancelledError

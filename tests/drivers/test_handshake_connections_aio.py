@@ -13,7 +13,7 @@ from redsync import AsyncClient, QuorumError
 from redsync._drivers.handshake_connections import open_connection, pack
 from redsync._drivers.nodes import make_nodes
 from redsync.testing import LocalNodes
-from tests.aio_support import both_loops, claims, client_of, in_loop, structures, turns, until, uvloop_in_sweeps
+from tests.aio_support import both_loops, claims, client_of, in_loop, structures, take, turns, until, uvloop_in_sweeps
 from tests.support.locks import states
 from tests.support.scripted import ask
 
@@ -32,18 +32,13 @@ async def use(client, raw=None):
     """Do a bit of everything."""
     lock = client.get_lock("x")
     await use_alone(client)
-    waiter = asyncio.create_task(_take(client, "x"))
+    waiter = asyncio.create_task(take(lock))
     async with lock:
         await asyncio.sleep(0.005)
     await waiter
-    await asyncio.gather(*(_take(client, f"z {i % 4}") for i in range(20)))
+    await asyncio.gather(*(take(client.get_lock(f"z {i % 4}")) for i in range(20)))
     if raw is not None:
         await until(lambda: claims(raw) == [])
-
-
-async def _take(client, name):
-    async with client.get_lock(name):
-        await asyncio.sleep(0)
 
 
 # TLS.
@@ -164,9 +159,9 @@ async def test_fakeredis_takes_part_again_after_a_disconnect(servers):
     async with AsyncClient(fakes(servers)) as client:
         await use_alone(client)
         servers[1].connected = False
-        await _take(client, "x")
+        await take(client.get_lock("x"))
         await until(lambda: states(client)[1] == "down")
-        await _take(client, "x")
+        await take(client.get_lock("x"))
         servers[1].connected = True
         await until(lambda: states(client)[1] == "up")
         await use_alone(client)

@@ -9,6 +9,7 @@ import pytest
 import redis.asyncio
 from redis.exceptions import AuthenticationError, RedisError
 
+from redsync._drivers.handshake_connections import open_connection
 from redsync._drivers.redis_py import connect, database_of, new_connection, take_streams
 from redsync.testing import LocalNodes
 from tests.aio_support import in_loop
@@ -115,6 +116,16 @@ async def test_cancelled_connect_ends_even_if_redis_py_swallows_the_cancellation
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+@in_loop
+async def test_cancelled_credential_provider_does_not_end_the_task_that_connects(nodes):
+    class Cancelled(redis.CredentialProvider):
+        async def get_credentials_async(self):
+            raise asyncio.CancelledError
+
+    with pytest.raises(ConnectionError, match="credential provider"):
+        await open_connection(connection_to(WORKING, nodes.ports[0], credential_provider=Cancelled()))
 
 
 def test_callers_options_are_kept_except_what_hurts_a_quorum_client():
