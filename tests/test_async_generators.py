@@ -1,7 +1,7 @@
 """`async with lock` in async generators and dropped coroutines: its body ends with a `GeneratorExit`."""
 
 import asyncio
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing
 
 import pytest
 
@@ -176,17 +176,6 @@ async def test_closed_generator_of_another_task_leaves_the_permit_of_the_task_th
 
 
 @in_loop
-async def test_closed_stack_leaves_the_permit_of_the_with_around_it(nodes):
-    async with client_of(nodes) as client:
-        semaphore, stack = client.get_semaphore("x", 2), AsyncExitStack()
-        await asyncio.create_task(stack.enter_async_context(semaphore))
-        async with semaphore as permit:
-            await stack.aclose()
-            permit.check()
-            assert await semaphore.available() == 1
-
-
-@in_loop
 async def test_loss_within_a_stack_is_raised_though_a_subclass_has_its_own_end(nodes):
     class Logged(AsyncLock):
         async def __aexit__(self, *error):
@@ -325,20 +314,6 @@ async def test_coroutine_dropped_in_the_middle_of_a_step_releases_its_lock_after
         assert await client.runner.run(step())
         await becomes_free(nodes)
         assert not is_held(client)
-
-
-@in_loop
-async def test_dropped_coroutine_releases_its_context_managers_lock(nodes, raw):
-    async with client_of(nodes) as client:
-
-        @asynccontextmanager
-        async def guarded():
-            async with client.get_lock("x"), AsyncExitStack() as stack:
-                await stack.enter_async_context(client.get_lock("y"))
-                yield
-
-        await drop(sleep_in(guarded()))
-        await until(lambda: not claims(raw))
 
 
 @in_loop

@@ -101,29 +101,6 @@ def test_hung_nodes_delay_queries_by_one_node_timeout_in_all(make_client, nodes,
     promptly(query_all, 1.8)
 
 
-@pytest.mark.usefixtures("all_nodes_met")
-def test_queries_answer_while_a_minority_of_nodes_hangs(make_client, nodes):
-    client = make_client(node_timeout=0.25)
-    with client.get_lock("x") as hold, contextlib.ExitStack() as hung:
-        for i in (0, 3):
-            nodes.pause(i)
-            hung.callback(nodes.resume, i)
-        info = client.inspect("x")
-        assert [holder.owner for holder in info.holders] == [hold.owner]
-        assert [vote.choice.value for vote in info.votes] == ["failed", "granted", "granted", "failed", "granted"]
-        semaphore = client.get_semaphore("s", 2)
-        with semaphore as permit:
-            assert (semaphore.available(), semaphore.permits()) == (1, 2)
-            semaphore.resize(2)
-            assert [holder.id for holder in semaphore.holders()] == [permit.id]
-        limiter, pair = client.get_rate_limiter("r", 1, per=9.0), client.get_read_write_lock("rw")
-        assert (limiter.available(), limiter.retry_after()) == (1, 0.0)
-        assert not pair.read_lock.locked()
-        assert not pair.write_lock.force_release()
-        assert client.get_count_down_latch("l").count() == 0
-        assert client.get_lock("x").locked()
-
-
 # A holder's process.
 
 

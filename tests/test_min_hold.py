@@ -203,20 +203,6 @@ async def test_cancelled_wait_leaves_the_lock_to_its_lease(nodes):
 
 
 @in_loop
-async def test_cancelled_wait_does_not_end_what_the_owner_has_acquired_since(nodes):
-    async with AsyncClient(nodes.urls, restart_guard=0) as client:
-        lock = client.get_lock("x")
-        async with client.get_lock("x", min_hold=30) as hold:
-            releasing = asyncio.create_task(hold.release())
-            await asyncio.sleep(0.1)
-            assert await lock.acquire(timeout=1)
-            releasing.cancel()
-            await asyncio.wait([releasing])
-            assert lock.owned()
-        assert lock.hold_count() == 1, "the end of the `async with` has nothing left to release"
-
-
-@in_loop
 async def test_nested_acquire_that_fails_neither_shortens_the_hold_nor_waits_for_its_end(nodes):
     """Not even if it has become the only acquisition meanwhile."""
     async with AsyncClient(nodes.urls, restart_guard=0) as client, AsyncClient(nodes.urls, restart_guard=0) as rival:

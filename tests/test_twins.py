@@ -8,18 +8,7 @@ class AsyncThing:
 
     async def acquire(self, n: int = 1) -> AsyncHold:
         """Acquire it in this task. See `Thing.acquire`."""
-        # Nothing else awaits.
         return AsyncHold(await self._runner.run(self._steps(n)))
-
-    async def release(self) -> None:
-        """Release it."""
-        await self._runner.run(self._release_steps())
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    def _cancel(self) -> None:
-        pass
 '''
 
 TARGET = '''
@@ -29,18 +18,7 @@ class Thing:
     kept = 1
 
     def acquire(self) -> None:
-        """Acquire it in this thread.
-
-        Raises:
-            ValueError: `n` is not a number.
-        """
-
-    def by_hand(self) -> None:
-        """Stays."""
-
-    def release(self) -> None: ...
-
-    def __enter__(self) -> None: ...
+        """Acquire it in this thread."""
 '''
 
 MADE = '''
@@ -50,39 +28,19 @@ class Thing:
     kept = 1
 
     def acquire(self, n: int = 1) -> Hold:
-        """Acquire it in this thread.
-
-        Raises:
-            ValueError: `n` is not a number.
-        """
-        # Nothing else awaits.
+        """Acquire it in this thread."""
         return Hold(self._runner.run(self._steps(n)))
-
-    def by_hand(self) -> None:
-        """Stays."""
-
-    def release(self) -> None:
-        """Release it."""
-        self._runner.give_back(self._release_steps())
-
-    def __enter__(self) -> Self:
-        return self
 '''
-
-THING = twins.Twin("there", "Thing", "here", frozenset({"_cancel"}))
 
 
 def test_check_finds_an_outdated_copy(monkeypatch, tmp_path, capsys):
     (tmp_path / "there.py").write_text(SOURCE)
     (tmp_path / "here.py").write_text(TARGET)
     monkeypatch.setattr(twins, "PACKAGE", tmp_path)
-    monkeypatch.setattr(twins, "TWINS", [THING])
+    monkeypatch.setattr(twins, "TWINS", [twins.Twin("there", "Thing", "here")])
     monkeypatch.setattr(twins, "formatted", lambda text, _: text)
-    monkeypatch.setattr("sys.argv", ["twins", "--check"])
-    assert twins.main() == 1
-    assert "make twins" in capsys.readouterr().err
-    monkeypatch.setattr("sys.argv", ["twins"])
-    assert twins.main() == 0
+    for arguments, status in (["--check"], 1), ([], 0), (["--check"], 0):
+        monkeypatch.setattr("sys.argv", ["twins", *arguments])
+        assert twins.main() == status
+        assert ("make twins" in capsys.readouterr().err) is bool(status)
     assert (tmp_path / "here.py").read_text() == MADE
-    monkeypatch.setattr("sys.argv", ["twins", "--check"])
-    assert twins.main() == 0

@@ -22,7 +22,6 @@ from redsync._core.quorum import Verdict
 from redsync._drivers import discovery, handshakes
 from redsync._drivers.aio_link_sets import AioLinkSet, StreamLink
 from redsync._drivers.aio_maintenance import AioMaintenance
-from redsync._drivers.any_maintenance import NodeRegistry
 from redsync._drivers.nodes import Node
 from redsync._drivers.pending_releases import PendingReleases
 from redsync._drivers.requests import Codec
@@ -52,7 +51,6 @@ from tests.simulation.checks import (
     Reentrancy,
     Renewal,
     Replies,
-    Separation,
     SlidingWindow,
     Slots,
     Tokens,
@@ -91,7 +89,6 @@ from tests.support.mistakes import (
     instead,
     keep_blindly,
     leave_open,
-    meet_any_server,
     name_all_slots,
     no_steps,
     nothing,
@@ -395,10 +392,6 @@ MISTAKES = [
     Mistake(
         "a replica without a record is new", Exclusion, "is held by a:1 on a .* and b:1 on b", "promoted_empty",
         scripts=script("node_initialize", ("epoch and epoch ~= '0' and 'joining' or new", "new")),
-    ),
-    Mistake(
-        "two slots on one master are two votes", Separation, "counts two votes of node-1a for #",
-        "two_slots_on_one_master", patch=instead(NodeRegistry, "meet", meet_any_server),
     ),
 ]  # fmt: skip
 

@@ -187,12 +187,6 @@ async def connect_and_forget(maintenance, node, _):
     maintenance.own.install(maintenance.own.make_link(node, connection, connection_id))
 
 
-def meet_any_server(registry, node, info):
-    """Meet a node without a look at the others' servers."""
-    registry._processes.note(node.index, info.process)
-    node.meet(info._replace(birth=registry._judge(node, info.birth)), registry._clock())
-
-
 def send_again_whatever_came_since(links, link, request, now):
     load = Request(NOTHING_TOLD, None)
     load.command = None

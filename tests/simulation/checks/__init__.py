@@ -23,7 +23,7 @@ from tests.simulation.checks.fair import Fairness, Turns
 from tests.simulation.checks.latch_knowledge import LatchNeverEarly, LatchOpens
 from tests.simulation.checks.limits import PermitBound, SlidingWindow, Slots
 from tests.simulation.checks.served import Liveness
-from tests.simulation.checks.server_records import Admission, Expiry, LeakedClaims, Separation
+from tests.simulation.checks.server_records import Admission, Expiry, LeakedClaims
 from tests.simulation.checks.transport import LeakedResources, Order, Replies
 
 _TRANSPORT: Final = (Replies, Order, LeakedResources)
@@ -61,10 +61,10 @@ _OF_MOVED_KEYS: Final = (Expiry, Slots)
 """The checkers that judge a server's data by its own clock, or expect related keys to arrive together."""
 
 OF_CLUSTERS: Final[dict[str, tuple[type[OwnChecker], ...]]] = {
-    word: (*(checker for checker in checkers if checker not in _OF_MOVED_KEYS), Separation)
+    word: tuple(checker for checker in checkers if checker not in _OF_MOVED_KEYS)
     for word, checkers in OF_GROUPS.items()
 }
 """The checkers for nodes of a cluster: their keys move one by one, between servers with different clocks."""
 
-ALL: Final[tuple[type[OwnChecker], ...]] = (*dict.fromkeys(chain.from_iterable(OF_KIND.values())), Separation)
+ALL: Final[tuple[type[OwnChecker], ...]] = tuple(dict.fromkeys(chain.from_iterable(OF_KIND.values())))
 """The default checkers of a simulation."""

@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
-from redsync._core.quorum import Choice
 from redsync._drivers.links import AnyLink
 from redsync.testing.simulator.machines import Machine
 from redsync.testing.simulator.store import SortedSet
@@ -473,49 +472,3 @@ def _concerned(executed: Executed, names: Mapping[bytes, tuple[bytes, bytes]]) -
     if executed.script in _PLACE_OF_LATCH and (place := executed.args[_PLACE_OF_LATCH[executed.script]]):
         assert isinstance(place, bytes), "it names a channel and an owner"
         yield executed.keys[0], place.rpartition(b" ")[2], b""
-
-
-_CHANGES: Final = {"cluster slot", "group failover"}
-"""The faults by which a server comes to serve another node."""
-
-
-class Separation(OwnChecker):
-    """Separation: one server is one vote.
-
-    Two slots of a cluster may come to one master, whose failure would then count as two. So whenever a client counts
-    votes, no two of its granted votes may come from one server. Votes from before the latest move or failover are
-    ignored, as a server may since have replaced one that had voted.
-
-    Not seen: two clients that take different ones of the two nodes for the voter. That does no harm: two majorities of
-    the nodes share a node, wherever that is.
-    """
-
-    name = "separation"
-    watches = (Executed, Decided, Faulted)
-
-    def __init__(self, sim: Trial) -> None:
-        super().__init__(sim)
-        self._voted: Final[dict[tuple[str, int], dict[int, str]]] = {}
-
-    def see(self, event: Executed | Decided | Faulted) -> str | None:
-        """Record voters, and look at votes when they are counted."""
-        match event:
-            case Faulted():
-                if event.kind in _CHANGES:
-                    self._voted.clear()
-            case Executed():
-                if event.number and event.server:
-                    self._voted.setdefault((event.client, event.number), {})[event.node] = event.server
-            case Decided():
-                return self._look_at(event)
-        return None
-
-    def _look_at(self, decided: Decided) -> str | None:
-        counted: dict[str, int] = {}
-        for node, server in self._voted.pop((decided.client, decided.number), {}).items():
-            if decided.choices[node] is Choice.GRANTED:
-                other = counted.setdefault(server, node)
-                if other != node:
-                    what = f"{decided.client} counts two votes of {server} for #{decided.number}"
-                    return f"{what}: as node {other + 1} and as node {node + 1}"
-        return None
