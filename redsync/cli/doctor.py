@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any, Final
 
 import redis
-from redis.exceptions import ResponseError
+from redis.exceptions import NoPermissionError, ResponseError
 
 from redsync._core.client_records import ClientRecord
 from redsync._core.clusters import KeyTagging
@@ -114,7 +114,7 @@ def _allowed(question: Callable[[], Any]) -> Any:
 
 
 def _clients(client: redis.Redis, begin: bytes) -> dict[str, Heard] | None:
-    """Return the clients that have a record on a node, whose keys begin so; None if it has too many keys to scan."""
+    """Return the clients with a record on a node, whose keys begin so; None if refused, or if it has too many keys."""
     if client.dbsize() > KEYS_MAX:
         return None
     keys = list(client.scan_iter(begin + b"*", count=1000))
@@ -124,6 +124,8 @@ def _clients(client: redis.Redis, begin: bytes) -> dict[str, Heard] | None:
         pipeline.pttl(key)
     # A lock may have a name that begins with "client:".
     answers = pipeline.execute(raise_on_error=False)
+    if any(isinstance(answer, NoPermissionError) for answer in answers):
+        return None
     heard = {}
     for key, packed, left in zip(keys, answers[::2], answers[1::2], strict=True):
         record = ClientRecord.unpack(packed) if isinstance(packed, bytes) else None

@@ -251,7 +251,8 @@ class Shim:
         for words in self._pipe.receive():
             self._hear(*words)
         instant = now()
-        self._decide(instant)
+        if not self._tree.gone:
+            self._decide(instant)
         # While unkillable processes run, keep the lock as long as renewals succeed; after that, waiting is pointless.
         has_lock = self._schedule.reason != LOST and instant < self._schedule.until
         if self._tree.gone or (instant >= self._killed_at + KILL_TIMEOUT and not has_lock):

@@ -29,6 +29,10 @@ def test_processes_that_the_command_leaves_are_ended(run_lock, left):
     assert run_lock("x", "-k", "0.2", "-c", f"{left} exit 3") == (3, "", LEFT)
 
 
+def test_command_that_leaves_no_process_is_not_said_to_have_left_one(run_lock):
+    assert run_lock("x", "-k", "0", "-c", "exit 3") == (3, "", "")
+
+
 def test_left_process_has_time_to_end_while_the_lock_is_held(running, client):
     process = running("x", "-c", "exec 3<&0; (read line <&3; echo written) & echo ready; exit 3", stdin=subprocess.PIPE)
     assert not client.get_fenced_lock("x").acquire(timeout=0.3)

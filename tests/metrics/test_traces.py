@@ -80,20 +80,25 @@ def test_acquire_and_hold_are_a_span_each(make_client, traces, spans):
 @pytest.mark.usefixtures("all_nodes_met")
 def test_waiter_is_queued_and_handed_over(make_client, traces, spans, other, eventually):
     client = make_client(listeners=[traces])
-    lock = client.get_fair_lock("x")
-    lock.acquire()
-    assert not other.do(lock.acquire, False)
-    waiter = other.start(lock.acquire)
-    records = client.runner.session.records
-    eventually(lambda: any("queued" in record.counts for record in list(records.values())))
-    lock.release()
-    assert waiter.result(20)
-    _, busy, waited = [span for span in spans() if span.name == "acquire fair_lock"]
-    assert busy.attributes["redsync.outcome"] == "busy"
-    assert busy.status.status_code is StatusCode.UNSET
-    assert waited.attributes["redsync.outcome"] == "won"
-    assert {"round", "queued", "handed over"} <= set(steps(waited))
-    other.do(lock.release)
+    lock, records = client.get_fair_lock("x"), client.runner.session.records
+
+    def waits():
+        lock.acquire()
+        assert not other.do(lock.acquire, False)
+        waiter = other.start(lock.acquire)
+        eventually(lambda: any("queued" in record.counts for record in list(records.values())))
+        lock.release()
+        assert waiter.result(20)
+        other.do(lock.release)
+        _, busy, waited = [span for span in spans() if span.name == "acquire fair_lock"]
+        assert busy.attributes["redsync.outcome"] == "busy"
+        assert busy.status.status_code is StatusCode.UNSET
+        assert waited.attributes["redsync.outcome"] == "won"
+        assert {"round", "queued"} <= set(steps(waited))
+        return "handed over" in steps(waited)
+
+    # If a busy machine delays the nodes' messages, the waiter asks once more, and wins that round.
+    eventually(waits)
 
 
 def test_no_quorum_is_an_error(make_client, nodes, traces, spans):

@@ -6,6 +6,7 @@ import pytest
 import redis
 
 from redsync._core.client_records import ClientRecord
+from redsync._core.keys import client_key
 from redsync._core.memory import NEWBORN, Birth
 from redsync.cli.doctor import HEADINGS, _row
 from redsync.cli.doctor_checks import Heard, Report, check_deployment, findings_about
@@ -104,6 +105,7 @@ def test_guard_may_be_shorter_than_a_lease_that_programs_set(redsync):
 def guest(server_path):
     """Return the URL of a node for a user with these rights."""
     with LocalNodes(1, server=server_path) as one, redis.Redis(port=one.ports[0]) as admin:
+        admin.set(client_key("x"), ClientRecord("web-1", 1, "web", 0.0).pack(), ex=60)
 
         def guest(*rules):
             add_guest(admin, rules)
@@ -113,7 +115,7 @@ def guest(server_path):
 
 
 def test_doctor_says_what_it_is_not_allowed_to_read(guest, redsync):
-    url = guest("+@all", "-info", "-config", "-time")
+    url = guest("+@all", "-info", "-config", "-time", "-pttl")
     done = redsync("doctor", "--json", "--url", url)
     assert "right" not in done.out + done.err
     (node,) = done.json["nodes"]
