@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command_process import RELUCTANT
+from tests.support.locks import flush
 from tests.support.sweeps import swept
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
@@ -47,3 +48,42 @@ def test_loss_found_at_the_end_is_reported(running, client):
     status, _, err = process.finish()
     assert status == 124
     assert "was lost" in err
+
+
+# Between a hand-over, whose claim is short, and the start of the command
+
+
+@pytest.fixture
+def handed_over(lock_command, client, proxies, eventually):
+    """Hand the lock over to `redsync lock` behind proxies, changed just before and nodes just after; return its end."""
+
+    def handed_over(change, after=lambda: None):
+        for proxy in proxies:
+            proxy.heal()
+        with client.get_fair_lock("x"):
+            urls = ",".join(proxy.url for proxy in proxies)
+            process = lock_command("x", "--fair", "--lease", "5", "--", "echo", "ran", REDSYNC_URLS=urls)
+            eventually(lambda: client.inspect("x").waiters)
+            for proxy in proxies:
+                change(proxy)
+        after()
+        return process.finish()
+
+    return handed_over
+
+
+def test_lock_that_can_not_be_extended_runs_no_command(handed_over):
+    status, out, err = handed_over(lambda proxy: setattr(proxy, "drop_requests", True))
+    assert (status, out) == (69, "")
+    assert err.endswith("; `redsync doctor` says more\n")
+
+
+def test_lock_that_is_lost_before_its_extension_runs_no_command(handed_over, raw, eventually):
+    def is_lost():
+        status, out, err = handed_over(lambda proxy: setattr(proxy, "delay", 0.05), lambda: flush(raw))
+        if out:  # a busy machine emptied the nodes too late
+            return False
+        assert status == 124
+        return "was lost" in err
+
+    eventually(is_lost)
