@@ -20,7 +20,7 @@ from typing import Final, TypeAlias
 
 try:
     from opentelemetry.context import Context
-    from opentelemetry.metrics import CallbackOptions, Histogram, Meter, MeterProvider, Observation, get_meter
+    from opentelemetry.metrics import CallbackOptions, Histogram, MeterProvider, Observation, get_meter
     from opentelemetry.trace import INVALID_SPAN, set_span_in_context
 except ImportError as error:  # pragma: no cover
     raise ImportError("redsync.metrics.otel needs `pip install redsync-toolkit[otel]`") from error
@@ -69,25 +69,19 @@ class OpenTelemetryMetrics(Metrics):
         super().__init__(group_of=group_of, max_groups=max_groups)
         self._histograms: Final[dict[Instrument, Histogram]] = {}
         meter = get_meter("redsync", meter_provider=meter_provider)
+        observed = {"counter": meter.create_observable_counter, "gauge": meter.create_observable_gauge}
         for instrument in INSTRUMENTS:
-            self._create(meter, instrument)
+            name, unit, text = instrument.name, instrument.unit, instrument.help
+            if instrument.sort == "histogram":
+                self._histograms[instrument] = meter.create_histogram(
+                    name, unit, text, explicit_bucket_boundaries_advisory=instrument.buckets
+                )
+            else:
+                observed[instrument.sort](name, [partial(self._observe, instrument)], unit, text)
 
     def _begin(self) -> None:
         super()._begin()
         self._samples = _no_samples()
-
-    def _create(self, meter: Meter, instrument: Instrument) -> None:
-        name, unit, text = instrument.name, instrument.unit, instrument.help
-        observe = [partial(self._observe, instrument)]
-        match instrument.sort:
-            case "counter":
-                meter.create_observable_counter(name, observe, unit, text)
-            case "histogram":
-                self._histograms[instrument] = meter.create_histogram(
-                    name, unit, text, explicit_bucket_boundaries_advisory=instrument.buckets
-                )
-            case "gauge":
-                meter.create_observable_gauge(name, observe, unit, text)
 
     def _record_all(self, instrument: Instrument, labels: Labels, values: list[float]) -> None:
         self._samples[instrument, labels].extend(values)
@@ -99,7 +93,8 @@ class OpenTelemetryMetrics(Metrics):
         """
         samples = _no_samples()
         with self._reentrant:
-            values = self._read(lambda: self._values_of(instrument))
+            is_gauge, count = instrument.sort == "gauge", self._counts[instrument]
+            values: Mapping[Labels, float] = self._read(lambda: self._gauges()[instrument] if is_gauge else dict(count))
             # Not in a signal handler that interrupted this thread's work, which may be adding to one of them.
             if not self._lock.lock.locked():
                 samples, self._samples = self._samples, samples
@@ -111,9 +106,6 @@ class OpenTelemetryMetrics(Metrics):
         # The SDK would log a warning about infinity at each collection.
         known = ((labels, value) for labels, value in values.items() if isfinite(value))
         return [Observation(value, _attributes(instrument, labels), _NO_SPAN) for labels, value in known]
-
-    def _values_of(self, instrument: Instrument) -> Mapping[Labels, float]:
-        return self._gauges()[instrument] if instrument.sort == "gauge" else dict(self._counts[instrument])
 
 
 def _no_samples() -> _Samples:
