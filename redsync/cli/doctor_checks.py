@@ -70,11 +70,6 @@ class Heard(NamedTuple):
     record: ClientRecord
     kept: float
 
-    @property
-    def who(self) -> str:
-        """The client's host and process, for people."""
-        return who("", self.record)
-
 
 @dataclass
 class Report:
@@ -362,7 +357,7 @@ def _check_clients(reports: Sequence[Report]) -> None:
     ages = {report.node: min(report.uptime or 0.0, report.newborn_age) for report in reports}
     telling = [report for report in reports if report.clients is not None and ages[report.node] > ANNOUNCED_FOR]
     alive = {
-        client: heard.who
+        client: who("", heard.record)
         for report in telling
         for client, heard in (report.clients or {}).items()
         if heard.kept > ALIVE
@@ -384,11 +379,11 @@ def _check_settings(reports: Sequence[Report]) -> Iterator[Finding]:
     layout of keys, see `docs/protocol.md`.
     """
     alive = [heard for report in reports for heard in (report.clients or {}).values() if heard.kept > ALIVE]
-    layouts = {heard.record.layout: heard.who for heard in alive}
+    layouts = {heard.record.layout: who("", heard.record) for heard in alive}
     if len(layouts) > 1:
         names = ", ".join(f"{who} uses {layout}" for layout, who in sorted(layouts.items()))
         yield Finding(f"clients use different layouts of keys: {names}", "run one release everywhere")
-    lists = {frozenset(heard.record.nodes): heard.who for heard in alive if heard.record.nodes}
+    lists = {frozenset(heard.record.nodes): who("", heard.record) for heard in alive if heard.record.nodes}
     apart = max((len(one ^ other) for one in lists for other in lists), default=0)
     if not apart:
         return
