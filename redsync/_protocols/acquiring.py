@@ -143,10 +143,9 @@ def _compete(  # noqa: PLR0915  (each is one of the decisions above)
             cut_short = _round_time(claim, deadline, asked_at) < claim.round_timeout
             busy = tally if not without_quorum else busy if cut_short else None
             # Roll back, unless the next round asks for the same, where grants so far will count, or all have refused.
-            # Without a quorum in any case: so no node hands over before the next ask.
             again = refusal is None and _asks_again(claim, tally, over=over)
             leave = not again and (over or (without_quorum and policy.suspend()))
-            undo = may_have_granted or (without_quorum and sent) or (leave and policy.taken)
+            undo = may_have_granted or (leave and policy.taken)
             if claim.needs_new_claim if again else undo:
                 # Even a node that refused may have handed over since.
                 nodes = may_keep if leave else asked

@@ -229,7 +229,7 @@ def is_held(session: Session, kind: ClaimKind, name: str | bytes, keys: LockKeys
         raise type_error(name, tally, kind.label) or no_quorum(name, tally, kind.label)
     # An owner with a minority may have the silent nodes too. Then no other owner can get it, so it counts as held.
     silent = len(tally.nodes) - tally.granted - tally.refused
-    return tally.granted > 0 and most(tally) + silent >= tally.quorum
+    return most(tally) + silent >= tally.quorum
 
 
 def force_release(session: Session, kind: ClaimKind, name: str | bytes, keys: LockKeys, owner: Owner) -> Steps[bool]:

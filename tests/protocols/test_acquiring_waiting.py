@@ -141,3 +141,11 @@ def test_last_try_without_time_for_answers_repeats_the_outcome_of_the_round_befo
     paused = ("wait", toy.slept())
     with pytest.raises(QuorumError):
         toy.acquire(paused, silent, leave, paused, silent_again, rollback, timeout=0.3, crowded=True)
+
+
+def test_waiter_that_a_quorum_has_answered_outlives_a_password_that_nodes_refuse_for_a_while(toy):
+    """Only a client that no quorum has ever answered most likely has the wrong one."""
+    passing = ("ask lock_acquire for a place", toy.all_say("WRONGPASS invalid username-password pair"))
+    toy.acquire(("ask lock_acquire", toy.all_say(held())), "tell lock_release, stay", timeout=0.0)
+    paused, undo = ("wait", toy.slept()), "tell lock_release"
+    toy.acquire(paused, passing, undo, paused, ("ask lock_acquire", won(toy)), timeout=9.0)

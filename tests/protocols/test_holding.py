@@ -355,6 +355,13 @@ def test_wait_end_looks_again_once_the_driver_listens(toy, state):
     assert effect.unless() is True
 
 
+def test_one_that_sleeps_until_the_end_is_woken_after_another_gave_up(toy, state):
+    patient, hasty = sleep(toy, state), sleep(toy, state, 1.0)
+    toy.start(patient)
+    toy.play(hasty, ("wait for end", toy.slept()))
+    run_release(toy, state, ("ask lock_release", toy.all_say(HAD)), "signal")
+
+
 def test_wait_end_interrupted_leaves_no_watcher(toy, state):
     toy.interrupt(sleep(toy, state), [("wait for end", toy.slept())], 0)
     assert state.end_waiters == 0
