@@ -40,7 +40,7 @@ async def test_call_dropped_between_two_locks_releases_the_rest(nodes, way):
         if way == "acquire":
             dropped, when = multi.acquire(), multi._locks[1].owned
         elif way == "busy":
-            dropped, when = multi.acquire(timeout=0.05), between_two_releases(multi)
+            dropped, when = multi.acquire(timeout=0.5), between_two_releases(multi)
         else:
             multi = client.get_multi_lock(*multi._locks[:2])
             assert await multi.acquire()

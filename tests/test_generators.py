@@ -314,7 +314,7 @@ def test_ended_owner_keeps_only_what_its_open_with_releases(client, is_free, eve
 
 def test_exit_stack_that_is_dropped_after_its_thread_is_not_renewed_for_ever(make_client, other, is_free, eventually):
     """It has no finalizer: no code will ever leave its `with`."""
-    client = make_client(lease=1.0)
+    client = make_client(lease=3.0)
     kept = [ExitStack()]
     other.do(lambda: kept[0].enter_context(client.get_lock("x")) is None)
     other.end()

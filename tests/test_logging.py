@@ -59,7 +59,7 @@ def test_only_warnings_and_losses_reach_stderr_without_logging_configuration(nod
         import os, signal, sys, time
         from redsync import Client, LeaseLostError
         events = []  # a listener hears of what has been logged
-        with Client({nodes.urls!r}, restart_guard=0, lease=0.6, listeners=[events.append]) as client:
+        with Client({nodes.urls!r}, restart_guard=0, listeners=[events.append]) as client:
             with client.get_lock("x"):
                 pass
             print("so far silence", file=sys.stderr)

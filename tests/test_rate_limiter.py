@@ -17,8 +17,8 @@ DAY = 86_400
 
 @pytest.fixture
 def limiter(client):
-    """Three in 0.4 s."""
-    return client.get_rate_limiter("x", 3, 0.4)
+    """Three in a day."""
+    return client.get_rate_limiter("x", 3, DAY)
 
 
 @pytest.fixture
@@ -45,8 +45,8 @@ def test_exactly_as_many_succeed_as_the_rate_allows(daily, make_client):
 
 @pytest.mark.asyncio_too
 def test_retry_after_is_zero_while_one_is_free(limiter):
-    assert (limiter.name, limiter.rate, limiter.per) == ("x", 3, 0.4)
-    assert repr(limiter).endswith("RateLimiter 'x' of 3 per 0.4 s>")
+    assert (limiter.name, limiter.rate, limiter.per) == ("x", 3, DAY)
+    assert repr(limiter).endswith("RateLimiter 'x' of 3 per 86400 s>")
     assert limiter.retry_after() == 0.0
     limiter.acquire(n=2)
     assert limiter.retry_after() == 0.0
@@ -272,7 +272,7 @@ def test_invalid_numbers_are_refused(client, limiter):
             client.get_rate_limiter("x", 1, 1, restart_guard=guard)
     for n in (0, -1, 4, 1.0, True, None):
         for use in (lambda n=n: limiter.acquire(n=n), partial(limiter.retry_after, n)):
-            with pytest.raises(ValueError, match=r"allows 3 per 0.4 s: n must be an integer from 1 to 3"):
+            with pytest.raises(ValueError, match=r"allows 3 per 86400 s: n must be an integer from 1 to 3"):
                 use()
 
 

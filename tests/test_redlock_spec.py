@@ -59,13 +59,13 @@ def test_lock_of_a_killed_client_is_free_after_its_lease_and_not_before(nodes, m
     """ "Eventually it is always possible to acquire a lock, even if the client that locked a resource crashes" """
     program = f"""if True:
         import redsync, time
-        mutex = redsync.Client({nodes.urls!r}, restart_guard=0, lease=0.5).get_mutex("x")
+        mutex = redsync.Client({nodes.urls!r}, restart_guard=0, lease=2.5).get_mutex("x")
         print(mutex.acquire(), flush=True)
         time.sleep(60)"""
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout.readline() == "True\n"
-            assert mutex.acquire(timeout=0.7) is False
+            assert mutex.acquire(timeout=3.0) is False
         finally:
             process.kill()
     killed_at = time.monotonic()
@@ -233,7 +233,7 @@ def test_partition_costs_the_expiry_and_late_releases_do_no_harm(
     make_remote, nodes, proxies, mutex, raw, *, eventually
 ):
     """ "However, we pay an availability penalty equal to TTL time on network partitions" """
-    partitioned = make_remote(lease=0.7)
+    partitioned = make_remote(lease=3.0)
     theirs = partitioned.get_mutex("x")
     started = time.monotonic()
     theirs.acquire()
@@ -242,7 +242,7 @@ def test_partition_costs_the_expiry_and_late_releases_do_no_harm(
     theirs.release()
     assert mutex.acquire(False) is False
     assert mutex.acquire(timeout=20) is True
-    assert time.monotonic() - started >= 0.7
+    assert time.monotonic() - started >= 3.0
     before = [node.get(KEY) for node in raw]
     for proxy in proxies:
         proxy.blackhole = False

@@ -3,8 +3,8 @@
 Its owners, threads or tasks, contend with those of all other processes. It reads its standard input line by line:
 
 1. an `Job`: the process makes its client, and records that it is `ready`;
-2. `<begin> <end>`, the instants in ns between which its owners work; an end of 0 means not known yet;
-3. `finish`, which ends the work if nothing has before.
+2. `go`, upon which its owners work;
+3. `finish`, which ends the work.
 
 If the input ends sooner, the process that started it is gone or has given up, and this one ends too. An error that no
 owner expects ends it at once, with status 1 and a traceback.
@@ -15,7 +15,6 @@ import ctypes
 import faulthandler
 import io
 import logging
-import math
 import os
 import signal
 import sys
@@ -29,7 +28,7 @@ from typing import Any
 
 from tests.chaos.blocking import Blocking, run
 from tests.chaos.health import Complaints, leftovers, open_sockets
-from tests.chaos.history import History, now_ns
+from tests.chaos.history import History
 from tests.chaos.jobs import Job
 from tests.chaos.owner import Owner, World
 
@@ -79,28 +78,14 @@ class _Control:
 
     def __init__(self, lines: io.RawIOBase) -> None:
         self._lines = lines
-        self._begin = self._end = math.inf
+        self.begun, self.over = threading.Event(), threading.Event()
         threading.Thread(target=self._follow, name="control", daemon=True).start()
 
     def _follow(self) -> None:
-        begin, end = map(int, self._line().split())
-        self._begin, self._end = begin, end or math.inf
-        self._line()
-        self._end = 0
-
-    def _line(self) -> bytes:
-        line = self._lines.readline()
-        if not line:
-            os._exit(1)
-        return line
-
-    def begun(self) -> bool:
-        """Return whether the owners may work."""
-        return now_ns() >= self._begin
-
-    def left(self) -> float:
-        """Return for how many seconds they may continue."""
-        return max(self._end - now_ns(), 0) / 1e9
+        for event in self.begun, self.over:
+            if not self._lines.readline():
+                os._exit(1)
+            event.set()
 
 
 async def _play(job: Job, history: History, flavour: _Threads | _Tasks, control: _Control) -> None:
@@ -117,18 +102,18 @@ async def _play(job: Job, history: History, flavour: _Threads | _Tasks, control:
             async with client.get_lock(f"ready:{job.first}", timeout=job.warm):
                 pass
         history.note("ready")
-        while not control.begun():
+        while not control.begun.is_set():
             await flavour.sleep(0.002)
         numbers = range(job.first, job.first + job.owners)
         world = World(client, history.note, flavour.sleep)
         owners = [Owner(number, job, world) for number in numbers]
-        await flavour.together([_or_die(_live(owner, job, control.left)) for owner in owners])
+        await flavour.together([_or_die(_live(owner, job, control.over.is_set)) for owner in owners])
     threads, sockets = await leftovers(before, flavour.sleep)
     history.note("closed", threads=threads, sockets=sockets)
 
 
-async def _live(owner: Owner, job: Job, left: Callable[[], float]) -> None:
-    await owner.fight(left)
+async def _live(owner: Owner, job: Job, over: Callable[[], bool]) -> None:
+    await owner.fight(over)
     if job.last:
         await owner.finish()
     owner.close()

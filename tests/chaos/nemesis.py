@@ -87,7 +87,7 @@ class Nemesis:
                 self._pool.kill(first)
             case "start_client":
                 self._pool.start(first)
-                self._pool.go(client=first)
+                self._pool.go(first)
             case "stop_client":
                 self._pool.stop(first)
             case "continue_client":

@@ -7,10 +7,9 @@ The code is that of an asyncio task; `blocking` makes it that of a thread. A `Wo
 with a real clock, or on a virtual machine of the simulator.
 """
 
-import math
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -79,12 +78,10 @@ class Owner:
         self._operations: dict[str, LockOperations] = {}
         self._attempts = 0
 
-    async def fight(self, left: Callable[[], float]) -> None:
-        """Acquire synchronizers until no seconds are left."""
-        while (seconds := left()) > 0:
+    async def fight(self, over: Callable[[], bool]) -> None:
+        """Acquire synchronizers until it is over."""
+        while not over():
             name, task = self.rng.choice(self.order.names), self._choose(self.rng, self.order.lease)
-            if task.timeout == math.inf:
-                task = replace(task, timeout=seconds)
             await self.operations(name.partition(":")[0]).fight(name, task)
             if task.rest:
                 await self.world.sleep(task.rest)

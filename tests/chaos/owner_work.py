@@ -3,7 +3,6 @@
 `WORK` names the mixtures. Each is a function of a random source and the client's lease.
 """
 
-import math
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ class Task:
     """The work under one hold, and how the hold is acquired.
 
     Attributes:
-        timeout: The longest wait for it in seconds; None for no limit, infinity for the rest of the run.
+        timeout: The longest wait for it in seconds; None for no limit.
         seconds: The seconds for which the owner works under it, over all levels; or a function that draws a new time
             for each level.
         lease: The lease to ask for; None for the client's, which is renewed.
@@ -94,7 +93,7 @@ def eager(rng: random.Random, client_lease: float) -> Task:
     first to notice.
     """
     lease = client_lease if rng.random() < 0.5 else None
-    timeout = rng.choice([math.inf, math.inf, 0.05, 0.3])
+    timeout = rng.choice([60.0, 60.0, 0.05, 0.3])
     long = rng.random() < 0.05
     seconds = rng.uniform(0.3, 1.5) * client_lease if long else rng.choice([0.0, 0.0, 0.002, 0.02])
     return Task(timeout, seconds, lease)

@@ -135,10 +135,10 @@ class ProcessPool:
         self._owners += job.owners
         life.tell(job.line())
 
-    def go(self, begin: int = 0, end: int = 0, *, client: int | None = None) -> None:
-        """Let all clients, or one, work between two instants, in ns of `now_ns`; without an end, until `finish`."""
+    def go(self, client: int | None = None) -> None:
+        """Let all clients, or one, work until `finish`."""
         for life in self._current.values() if client is None else [self._current[client]]:
-            life.tell(b"%d %d\n" % (begin, end))
+            life.tell(b"go\n")
 
     def noted(self, event: str) -> bool:
         """Return whether every client has written such an event."""

@@ -40,8 +40,8 @@ def test_owners_without_locks_are_caught_by_each_witness(tmp_path):
     async def fight(number):
         owner = Owner(number, job, World(NoLock(), History(path).note, sleep))
         owner._choose = lambda rng, lease: Task(1.0, 0.002)
-        left = iter([1.0] * 15)
-        await owner.fight(lambda: next(left, 0.0))
+        over = iter([False] * 15)
+        await owner.fight(lambda: next(over, True))
         owner.close()
 
     threads = [threading.Thread(target=run, args=(fight(number),)) for number in range(3)]

@@ -56,14 +56,14 @@ def test_watchdog_renews_it_for_as_long_as_it_is_held(make_client, kind, theirs,
 
 @each_facade
 def test_extend_never_shortens(lock, raw, eventually):
-    lock.acquire(lease=10)
-    lock.extend(20)
-    assert 15 < lock.remaining() <= 20
-    lock.extend(1)
-    assert lock.remaining() > 15
+    lock.acquire(lease=100)
+    lock.extend(200)
+    assert 150 < lock.remaining() <= 200
+    lock.extend(60)  # a round may take a share of the lease, and a machine pauses
+    assert lock.remaining() > 150
     with pytest.raises(ValueError, match="lease"):
         lock.extend(0)
-    eventually(lambda: all(15_000 < node.pttl("redsync:x") <= 21_000 for node in raw))
+    eventually(lambda: all(150_000 < node.pttl("redsync:x") <= 210_000 for node in raw))
     lock.release()
 
 

@@ -9,16 +9,10 @@ import asyncio
 import pytest
 
 from tests.simulation.trial import Trial
+from tests.support.kinds import LOCKS
 from tests.support.sweeps import swept
 
 LEASE = 2.0
-WAYS = {
-    "lock": lambda client: client.get_lock("x"),
-    "fair": lambda client: client.get_fair_lock("x"),
-    "fenced": lambda client: client.get_fenced_lock("x"),
-    "mutex": lambda client: client.get_mutex("x"),
-    "writer": lambda client: client.get_read_write_lock("x").write_lock,
-}
 
 
 async def hold(take, seconds):
@@ -55,10 +49,10 @@ def starve(seed, first, second):
         assert v.served_at is not None
 
 
-@pytest.mark.parametrize("kind", WAYS)
+@pytest.mark.parametrize("kind", ["lock", "fair", "fenced", "mutex", "write"])
 @pytest.mark.parametrize("seed", [1, *swept(2, 3)])
 def test_waiter_without_quorum_does_not_keep_a_lock_from_one_that_has_it(seed, kind):
-    starve(seed, WAYS[kind], WAYS[kind])
+    starve(seed, LOCKS[kind], LOCKS[kind])
 
 
 def semaphore(client, n):
