@@ -27,20 +27,36 @@ def test_second_task_of_a_thread_is_refused_and_changes_nothing(lock):
     async def try_once():
         lock.acquire(False)
 
-    async def main():
+    async def hold(count):
         with lock:
             for use in (enter(lock), try_once()):
                 with pytest.raises(ReentrantCallError, match="AsyncClient"):
                     await asyncio.create_task(use)
             await enter(lock)  # this task may enter again
-            assert lock.hold_count() == 1
+            assert lock.hold_count() == count
+
+    async def main():
+        await hold(1)
         await asyncio.create_task(enter(lock))
 
     asyncio.run(main())
-    with lock:
-        asyncio.run(enter(lock))  # which the thread holds around the loop
+    with lock:  # which the thread holds around the loop
+        asyncio.run(enter(lock))
+        asyncio.run(hold(2))
         assert lock.owned()
     assert not lock.owned()
+
+
+def test_reader_is_refused_while_another_task_of_its_thread_writes(client):
+    lock = client.get_read_write_lock("x")
+
+    async def main():
+        with lock.write_lock:
+            with pytest.raises(ReentrantCallError):
+                await asyncio.create_task(enter(lock.read_lock))
+            await enter(lock.read_lock)
+
+    asyncio.run(main())
 
 
 def test_lock_of_a_multi_lock_is_refused_too_and_a_mutex_is_only_busy(client):

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+from decimal import Decimal
 
 import pytest
 
@@ -251,7 +252,8 @@ def test_shortest_hold_that_can_not_be_is_refused(options, said):
 def test_shortest_hold_is_refused_where_it_would_not_hold(client):
     lock = client.get_lock("x", min_hold=5)
     with pytest.raises(ValueError, match="not shorter than nine tenths of lease"):
-        lock.acquire(lease=5)
+        lock.acquire(lease=Decimal(5))
+    assert lock.acquire(lease=Decimal(6))
     with pytest.raises(ValueError, match="a multi-lock takes no lock with min_hold, such as 'x'"):
         client.get_multi_lock(lock, client.get_lock("y"))
     with pytest.raises(TypeError, match="min_hold"):

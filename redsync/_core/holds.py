@@ -121,7 +121,7 @@ class HoldState:
         end_waiters: The number of callers that sleep until the hold ends.
         what: The noun for it in messages.
         entered: The objects that open `with` statements returned, each with a weak reference to its context manager.
-        task: The asyncio task in which a thread acquired it, as a weak reference; None outside of tasks.
+        task: The asyncio task in which a thread last acquired it, as a weak reference; None outside of tasks.
         keep_until: The instant before which its release waits, for `min_hold`; minus infinity without that.
         hurried: True if its release must not wait for that instant.
         left: True if it ended before that instant: nodes keep the claim until its lease ends.

@@ -178,7 +178,7 @@ class ThreadClaimable(Claimable[Runner, ThreadHoldT], ThreadEnterable[ThreadHold
         try:
             state = runner.run(self._begin(request))
             if state is not None:
-                state.task = state.task or task
+                state.task = task or state.task
                 self._note_success(state, request)
                 hold = self._HOLD(runner, state, self._tell_lost)
                 if enter is not None:

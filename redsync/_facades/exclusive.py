@@ -97,7 +97,7 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
     def _request(self, timeout: float | None, lease: float | None, count: int) -> AcquireRequest:
         request = super()._request(timeout, lease, count)
         if request.keys.hold not in request.owner.holds:
-            self._check_min_hold(lease)
+            self._check_min_hold(request.lease)
         return request
 
     def _note_success(self, state: HoldState, request: AcquireRequest) -> None:
@@ -126,13 +126,13 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
         return self._runner.owner().holds.get(self._keys.hold)
 
     def _refuse_other_task(self, task: ReferenceType[Any]) -> None:
-        state = self._state()
-        other = None if state is None or state.task is None else state.task()
-        if other is not None and other is not task() and not other.done():
-            raise ReentrantCallError(
-                f"{self._KIND.label} {self._name!r} is held by another task of this thread, which is one owner for a "
-                f"Client: both tasks would be inside. With asyncio use AsyncClient, whose locks belong to tasks"
-            )
+        for state in list(self._runner.owner().holds.values()):  # A reader may also have the write lock.
+            other = state.task and state.keys.lock == self._keys.lock and state.task()
+            if other and other is not task() and not other.done():
+                raise ReentrantCallError(
+                    f"{self._KIND.label} {self._name!r} is held by another task of this thread, which is one owner for "
+                    f"a Client: both tasks would be inside. With asyncio use AsyncClient, whose locks belong to tasks"
+                )
 
     def _may_release(self, hold: HoldT) -> bool:
         """Return True if leaving the `with` that returned `hold`, which has ended, releases the current hold."""

@@ -152,7 +152,7 @@ class AnyMultiLock(Enterable[RunnerT_co, MultiHoldT], Generic[RunnerT_co, LockT,
                     raise lock._timed_out(request, timeout)
             hold = self._HOLD(won())
             for part in hold._holds:
-                part._state.task = part._state.task or task
+                part._state.task = task or part._state.task
             if enter is not None:
                 enter(hold)
         except BaseException as error:
