@@ -21,53 +21,29 @@ if TYPE_CHECKING:
     from redsync._core.observing import HoldLost as HoldLost, HoldOrphaned as HoldOrphaned, NodeChanged as NodeChanged
     from redsync._core.quorum import Choice as Choice, Vote as Vote
     from redsync._drivers.nodes import NodeStatus as NodeStatus
-    from redsync._facades.fair_lock import AsyncFairLock as AsyncFairLock, FairLock as FairLock
-    from redsync._facades.fenced_lock import (
-        AsyncFencedHold as AsyncFencedHold,
-        AsyncFencedLock as AsyncFencedLock,
-        FencedHold as FencedHold,
-        FencedLock as FencedLock,
-    )
+    from redsync._facades.fair_lock import *
+    from redsync._facades.fenced_lock import *
     from redsync._facades.hold import AsyncHold as AsyncHold, Hold as Hold
-    from redsync._facades.latch import AsyncCountDownLatch as AsyncCountDownLatch, CountDownLatch as CountDownLatch
-    from redsync._facades.lock import AsyncLock as AsyncLock, Lock as Lock
-    from redsync._facades.lock_info import Holder as Holder, LockInfo as LockInfo
+    from redsync._facades.latch import *
+    from redsync._facades.lock import *
+    from redsync._facades.lock_info import *
     from redsync._facades.multi_hold import AsyncMultiHold as AsyncMultiHold, MultiHold as MultiHold
     from redsync._facades.multi_lock import AsyncMultiLock as AsyncMultiLock, MultiLock as MultiLock
-    from redsync._facades.mutex import AsyncMutex as AsyncMutex, Mutex as Mutex
-    from redsync._facades.permit import AsyncPermit as AsyncPermit, Permit as Permit
+    from redsync._facades.mutex import *
+    from redsync._facades.permit import *
     from redsync._facades.rate_limiter import (
         AsyncRateLimiter as AsyncRateLimiter,
         AsyncRatePermit as AsyncRatePermit,
         RateLimiter as RateLimiter,
         RatePermit as RatePermit,
     )
-    from redsync._facades.read_write_lock import (
-        AsyncReadLock as AsyncReadLock,
-        AsyncReadWriteLock as AsyncReadWriteLock,
-        AsyncWriteLock as AsyncWriteLock,
-        ReadLock as ReadLock,
-        ReadWriteLock as ReadWriteLock,
-        WriteLock as WriteLock,
-    )
-    from redsync._facades.semaphore import AsyncSemaphore as AsyncSemaphore, Semaphore as Semaphore
-    from redsync._facades.spin_lock import AsyncSpinLock as AsyncSpinLock, SpinLock as SpinLock
+    from redsync._facades.read_write_lock import *
+    from redsync._facades.semaphore import *
+    from redsync._facades.spin_lock import *
     from redsync._protocols.semaphore import PermitHolder as PermitHolder
     from redsync.client import Client as Client
-    from redsync.client_async import AsyncClient as AsyncClient
-    from redsync.exceptions import (
-        AcquireTimeout as AcquireTimeout,
-        ClientClosedError as ClientClosedError,
-        ConfigurationError as ConfigurationError,
-        KeyTypeError as KeyTypeError,
-        LeaseLostError as LeaseLostError,
-        NotOwnedError as NotOwnedError,
-        OverReleaseError as OverReleaseError,
-        QuorumError as QuorumError,
-        RedsyncError as RedsyncError,
-        ReentrantCallError as ReentrantCallError,
-        UpgradeError as UpgradeError,
-    )
+    from redsync.client_async import *
+    from redsync.exceptions import *
 
 __version__ = "0.1.0"
 
