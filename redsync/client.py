@@ -164,20 +164,14 @@ class Client(AnyClient[ThreadRunner]):
     def get_fair_lock(self, name: str | bytes, **options: Unpack[LockOptions[Hold]]) -> FairLock:
         """Return the fair lock of that name: first come, first served.
 
-        The options are those of `get_lock`.
-
-        Raises:
-            ValueError: The name or a number is invalid.
+        The options and errors are those of `get_lock`.
         """
         return FairLock(self, name, **options)
 
     def get_fenced_lock(self, name: str | bytes, **options: Unpack[LockOptions[FencedHold]]) -> FencedLock:
         """Return the fenced lock of that name: each acquisition gets a token, higher than all before it.
 
-        The options are those of `get_lock`.
-
-        Raises:
-            ValueError: The name or a number is invalid.
+        The options and errors are those of `get_lock`.
         """
         return FencedLock(self, name, **options)
 
@@ -202,10 +196,7 @@ class Client(AnyClient[ThreadRunner]):
     def get_read_write_lock(self, name: str | bytes, **options: Unpack[LockOptions[Hold]]) -> ReadWriteLock:
         """Return the read-write lock of that name: many owners hold its `read_lock`, or one its `write_lock`.
 
-        The options are those of `get_lock`, and apply to both locks.
-
-        Raises:
-            ValueError: The name or a number is invalid.
+        The options and errors are those of `get_lock`; the options apply to both locks.
         """
         return ReadWriteLock(self, name, **options)
 

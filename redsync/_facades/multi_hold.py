@@ -28,18 +28,6 @@ Plan: TypeAlias = Generator[Callable[[], Any], Any, T]
 """Calls of several locks, one after the other, for both flavours: their results, awaited or not, are sent in."""
 
 
-def _raise_first(errors: list[RedsyncError]) -> None:
-    """Raise the first error, with the others as notes."""
-    if not errors:
-        return
-    for error in errors[1:]:
-        note(errors[0], error)
-    try:
-        raise errors[0]
-    finally:
-        errors.clear()  # Or the caller's frame and the error would keep each other alive.
-
-
 def release_all(left: list[Any]) -> Plan[None]:
     """Make calls that release something, the last one first; neither errors nor interruptions stop the others.
 
@@ -58,7 +46,13 @@ def release_all(left: list[Any]) -> Plan[None]:
         # It may have come before the release began. One that is repeated raises an error and changes nothing.
         yield from release_rest(left, error)
         raise
-    _raise_first(errors)
+    for further in errors[1:]:
+        note(errors[0], further)
+    try:
+        if errors:
+            raise errors[0]
+    finally:
+        errors.clear()  # Or this frame and the error would keep each other alive.
 
 
 def release_rest(left: list[Any], error: BaseException) -> Plan[None]:

@@ -58,7 +58,6 @@ class AnyMultiLock(Enterable[RunnerT_co, MultiHoldT], Generic[RunnerT_co, LockT,
 
     _MADE_OF: ClassVar[type[Any]]
     _HOLD: type[MultiHoldT]
-    _FLAVOUR: ClassVar[str]
 
     def __init__(self, locks: Sequence[LockT], *, timeout: float | None = None) -> None:
         self._locks: tuple[LockT, ...] = tuple(sorted(self._checked(locks), key=lambda lock: lock._keys.lock))
@@ -73,11 +72,9 @@ class AnyMultiLock(Enterable[RunnerT_co, MultiHoldT], Generic[RunnerT_co, LockT,
             raise ValueError("a multi-lock needs at least one lock")
         taken: set[bytes] = set()
         for lock in locks:
-            if isinstance(lock, AnyMultiLock):
-                raise TypeError("a multi-lock takes locks, not multi-locks: pass the locks of that one")
             if not isinstance(lock, self._MADE_OF):
-                what = f"locks for {self._FLAVOUR}, one by one"
-                raise TypeError(f"a multi-lock for {self._FLAVOUR} takes {what}, not {lock!r}")
+                takes = f"{type(self).__name__} takes locks of its flavour, one by one, and no multi-locks"
+                raise TypeError(f"{takes}; not {lock!r}")
             if lock._min_hold is not None:
                 raise ValueError(f"a multi-lock takes no lock with min_hold, such as {lock.name!r}")
             if lock._keys.lock in taken:
@@ -203,7 +200,6 @@ class MultiLock(Performing, AnyMultiLock[Runner, ExclusiveLock, MultiHold], Thre
     """
 
     _MADE_OF = ExclusiveLock
-    _FLAVOUR = "threads"
     _HOLD = MultiHold
 
     def acquire(self, blocking: bool = True, timeout: float | None = -1, *, lease: float | None = None) -> bool:
@@ -316,7 +312,6 @@ class AsyncMultiLock(
     """
 
     _MADE_OF = AsyncExclusiveLock
-    _FLAVOUR = "asyncio"
     _HOLD = AsyncMultiHold
 
     async def acquire(self, blocking: bool = True, timeout: float | None = -1, *, lease: float | None = None) -> bool:

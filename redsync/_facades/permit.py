@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Any, Self
 from weakref import ref
 
 from redsync._core.permits import PermitState
@@ -34,6 +34,11 @@ class _AnyPermit(AnyHold[RunnerT_co]):
     def _share(self) -> int:
         return self._state.count
 
+    def _innermost(self, ended: Statement) -> Any:  # noqa: ARG002  (wherever it is)
+        return self
+
+    _entered_in = _innermost
+
 
 # Its methods come from those of AsyncPermit: change those, then run `make twins`.
 class Permit(_AnyPermit[Runner], Hold, ThreadEnterable["Permit"]):
@@ -42,9 +47,6 @@ class Permit(_AnyPermit[Runner], Hold, ThreadEnterable["Permit"]):
     Valid until it is released or lost, which is final. It belongs to no thread: any may release it. The watchdog renews
     it until then, or until the client is closed, unless it has its own lease. `with permit:` releases it at the end.
     """
-
-    def _innermost(self, ended: Statement) -> Permit:  # noqa: ARG002  (wherever it is)
-        return self
 
     def _leave(self, hold: Permit | None) -> None:  # noqa: ARG002  (it is this one)
         # Not in a `finally`: a release that was interrupted before it began is repeated.
@@ -70,11 +72,6 @@ class AsyncPermit(_AnyPermit[AsyncRunner], AsyncHold, TaskEnterable["AsyncPermit
     Like `Permit`, with tasks instead of threads. A loss of the permit cancels the body of an `async with`, unless the
     semaphore has an `on_lost` option.
     """
-
-    def _innermost(self, ended: Statement) -> AsyncPermit:  # noqa: ARG002  (wherever it is)
-        return self
-
-    _entered_in = _innermost
 
     async def _leave(self, hold: AsyncPermit | None) -> None:  # noqa: ARG002  (it is this one)
         # Not in a `finally`: a release that was interrupted before it began is repeated.

@@ -12,17 +12,18 @@ with limiter:  # waits until one more is allowed
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from copy import copy
 from functools import partial
 from operator import itemgetter
 from types import TracebackType
-from typing import Any, Generic, Literal, ParamSpec, Self, TypeAlias, TypeVar, overload
+from typing import Any, Generic, Literal, ParamSpec, TypeAlias, TypeVar, overload
 
 from redsync._core.effects import Steps
 from redsync._core.keys import encode_name
 from redsync._core.permits import MAX_PERMITS, Limit, PermitState, SlotKeys
 from redsync._core.session import AnyHost, AsyncRunner, Runner, RunnerT_co
 from redsync._core.timing import check_timeout, whole
-from redsync._facades.decorator import check_on_busy, wrap, wrap_async
+from redsync._facades.decorator import OnBusy, check_on_busy, wrap, wrap_async
 from redsync._protocols import rate as protocol
 from redsync._protocols.claims import AcquireRequest
 from redsync._protocols.observed import observed
@@ -55,10 +56,9 @@ def _pairs(rate: Rates, per: float | None) -> tuple[tuple[int, float], ...]:
     if per is not None and isinstance(rate, list | tuple):
         raise ValueError("per goes with one rate; each of several has its own window, as in [(10, 1), (500, 60)]")
     given: Any = [(rate, per)] if per is not None or isinstance(rate, int) else rate
-    if not (isinstance(given, list | tuple) and given and all(isinstance(each, list | tuple) for each in given)):
+    several = isinstance(given, list | tuple) and given
+    if not (several and all(isinstance(each, list | tuple) and len(each) == 2 for each in given)):
         raise ValueError(f"a limiter has a rate and a window, 10, 1.0, or several: [(10, 1), (500, 60)], not {rate!r}")
-    if not all(len(each) == 2 for each in given):
-        raise ValueError(f"each rate of a limiter has one window, as in [(10, 1), (500, 60)], not {rate!r}")
     pairs = sorted(((_check_rate(number), check_window(seconds)) for number, seconds in given), key=itemgetter(1))
     if len({seconds for _, seconds in pairs}) < len(pairs):
         raise ValueError(f"each rate of a limiter has another window, not {rate!r}")
@@ -112,6 +112,7 @@ class AsyncRatePermit(_RatePermit[AsyncRunner]):
 class _Limiter(Generic[RunnerT_co]):
     """The common base of rate limiters of both flavours: the methods that do not wait."""
 
+    _WRAP: Callable[..., Any]
     _runner: RunnerT_co
 
     def __init__(
@@ -203,10 +204,14 @@ class _Limiter(Generic[RunnerT_co]):
         problem = f"rate limiter {self.name!r} allows {self._limits}, and was still used up"
         return AcquireTimeout(self.name, self._timeout or 0.0, problem)
 
-    def _with_timeout(self, timeout: float | None) -> Self:
-        limiter = type(self)(self._host, self.name, self._pairs, timeout=timeout, restart_guard=self._restart_guard)
-        limiter._rates = self._rates
-        return limiter
+    def _decorator(self, function: Callable[..., Any] | None, timeout: float | None, on_busy: OnBusy) -> Any:
+        check_on_busy(on_busy)
+        limiter = self
+        if timeout is not None:
+            limiter = copy(self)
+            limiter._timeout, limiter._rates = check_timeout(True, timeout), self._rates
+        decorate = partial(self._WRAP, find=lambda: lambda *_, **__: limiter, on_busy=on_busy, what="the limit")
+        return decorate if function is None else decorate(function)
 
     def __reduce__(self) -> tuple[Any, ...]:
         make = partial(type(self), timeout=self._timeout, restart_guard=self._restart_guard)
@@ -229,6 +234,8 @@ class RateLimiter(_Limiter[Runner]):
     Algorithm: `rate` slots like those of a semaphore, each kept by a quorum of nodes for `per` and an allowance for the
     round trip and for clocks. Made by `Client.get_rate_limiter`.
     """
+
+    _WRAP = staticmethod(wrap)
 
     def acquire(self, blocking: bool = True, timeout: float | None = None, n: int = 1) -> bool:
         """Acquire one of the successes that the rate allows, or `n`, all or none; return True on success.
@@ -357,13 +364,7 @@ class RateLimiter(_Limiter[Runner]):
                 limiter is for threads; or a generator function or `@contextmanager`, because its body would run without
                 the limit.
         """
-        limiter = self if timeout is None else self._with_timeout(timeout)
-        check_on_busy(on_busy)
-
-        def decorate(function: Callable[P, R]) -> Callable[P, R]:
-            return wrap(function, lambda: lambda *_args, **_kwargs: limiter, on_busy, "the limit")
-
-        return decorate if function is None else decorate(function)
+        return self._decorator(function, timeout, on_busy)
 
 
 class AsyncRateLimiter(_Limiter[AsyncRunner]):
@@ -372,6 +373,8 @@ class AsyncRateLimiter(_Limiter[AsyncRunner]):
     The guarantees are those of `RateLimiter`. Cancellation is safe at every await: a cancelled acquire acquires
     nothing, unless it had already succeeded. Made by `AsyncClient.get_rate_limiter`.
     """
+
+    _WRAP = staticmethod(wrap_async)
 
     async def acquire(self, blocking: bool = True, timeout: float | None = None, n: int = 1) -> bool:
         """Acquire one of the successes that the rate allows, or `n`, all or none. See `RateLimiter.acquire`."""
@@ -447,10 +450,4 @@ class AsyncRateLimiter(_Limiter[AsyncRunner]):
             TypeError: The decorated object is not a coroutine function or method: use the `Client`'s limiter for
                 others; or it was made of a generator function, because its body could run without the limit.
         """
-        limiter = self if timeout is None else self._with_timeout(timeout)
-        check_on_busy(on_busy)
-
-        def decorate(function: Callable[P, Awaitable[R]]) -> Callable[P, Coroutine[Any, Any, R]]:
-            return wrap_async(function, lambda: lambda *_args, **_kwargs: limiter, on_busy, "the limit")
-
-        return decorate if function is None else decorate(function)
+        return self._decorator(function, timeout, on_busy)
