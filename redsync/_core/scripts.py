@@ -125,7 +125,7 @@ class ClaimKind(NamedTuple):
         label: The noun for it in messages.
         mode: Distinguishes kinds that share a lock's keys and scripts: their claims begin with it. Empty if none does.
             With a mode, even an acquire that does not wait respects the queue.
-        queue: Makes the policy by which its waiters queue, which must fit `acquire`; None if the claim makes it.
+        queue: Makes the policy by which its waiters queue, which must fit `acquire`.
     """
 
     value_type: bytes

@@ -11,7 +11,6 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from redsync._core.client_records import is_ours, owner_of
 from redsync._core.effects import Steps
@@ -105,6 +104,7 @@ class Claim:
         lease: Seconds for which nodes keep the claim of the next ask.
         guard: Seconds for which a node must have remembered everything to grant.
         round_timeout: The longest time that a round waits for nodes, in seconds.
+        place_kept: Seconds for which nodes keep a place in the queue.
         policy: How the acquire waits.
         decide: Replaces the plain count of votes, see `Tally`.
         needs_new_claim: True if the next ask needs another claim, though it comes at once: a message about the present
@@ -123,6 +123,7 @@ class Claim:
         self.lease = lease = timing.lease if request.lease is None else request.lease
         self.guard = timing.guard(lease)
         self.round_timeout = timing.round_timeout(lease)
+        self.place_kept = min(PLACE_KEPT, lease)
 
     # Asking.
 
@@ -134,26 +135,17 @@ class Claim:
     def start(self, now: float) -> None:
         """Begin to ask at that instant."""
         self.begin()
-        self.policy = self._new_policy(
+        self.policy = (self.request.queue or self.request.kind.queue)(
             owner=self.request.owner,
             waits=self.request.timeout != 0,
             asks=self.expects_others,
             ask_ids=self.session.ask_ids,
-            kept=min(PLACE_KEPT, self.lease),
-            lease=self._lease_handed,
+            kept=self.place_kept,
+            # Unless the acquire has its own lease, the watchdog lengthens the claim. So a waiter that is gone blocks
+            # others no longer than its place would.
+            lease=self.request.lease or 0.0,
             started=now,
         )
-
-    def _new_policy(self, **waiting: Any) -> QueuePolicy:
-        policy: QueuePolicy = (self.request.queue or self.request.kind.queue)(**waiting)
-        return policy
-
-    @property
-    def _lease_handed(self) -> float:
-        """Seconds for which nodes keep a claim that they hand over; 0.0: as long as the place."""
-        # Unless the acquire has its own lease, the watchdog lengthens the claim. So a waiter that is gone blocks others
-        # no longer than its place would.
-        return self.request.lease or 0.0
 
     @property
     def least_left(self) -> float:

@@ -31,12 +31,12 @@ from redsync._protocols.claims import AcquireRequest
 from redsync._protocols.holding import rollback_of
 from redsync._protocols.semaphore import SEMAPHORE, Look, Pool, survey
 from redsync._protocols.semaphore import available as available_of
-from redsync._protocols.slot_claims import OvertakenError, WindowClaim
+from redsync._protocols.slot_claims import OvertakenError, WindowClaim, WindowQueue
 from redsync._protocols.windows import Window
 
 __all__ = ["RATE", "Rate", "acquire", "available", "cancel", "retry_after"]
 
-RATE = SEMAPHORE._replace(label="rate limiter")
+RATE = SEMAPHORE._replace(label="rate limiter", queue=WindowQueue)
 
 _MORE = 64
 """The number of permits to look at besides those wanted: different ones may run out first on different nodes."""

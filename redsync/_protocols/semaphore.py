@@ -37,7 +37,7 @@ from redsync._protocols.answers import WRONG_TYPE, Refusal, all_answers, no_quor
 from redsync._protocols.claims import AcquireRequest
 from redsync._protocols.holding import give_back, release, tell_rest
 from redsync._protocols.shrinking import first_in, read_bits
-from redsync._protocols.slot_claims import SlotClaim
+from redsync._protocols.slot_claims import SlotClaim, SlotQueue
 from redsync.exceptions import LeaseLostError, OverReleaseError
 
 __all__ = [
@@ -54,7 +54,9 @@ __all__ = [
     "survey",
 ]
 
-SEMAPHORE = ClaimKind.of("semaphore", b"zset", label="semaphore")._replace(abandon=Script.load("semaphore_abandon"))
+SEMAPHORE = ClaimKind.of("semaphore", b"zset", label="semaphore")._replace(
+    abandon=Script.load("semaphore_abandon"), queue=SlotQueue
+)
 INSPECT = Script.load("semaphore_inspect")
 
 _MANY = 1000

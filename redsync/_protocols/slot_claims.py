@@ -39,7 +39,7 @@ from redsync._protocols.shrinking import bits_of, first_in, read_bits, reserved
 from redsync._protocols.windows import Window
 from redsync.exceptions import ConfigurationError, RedsyncError
 
-__all__ = ["OvertakenError", "SlotClaim", "SlotQueue", "SlotRefusal", "WindowClaim", "read_of_slots"]
+__all__ = ["OvertakenError", "SlotClaim", "SlotQueue", "SlotRefusal", "WindowClaim", "WindowQueue", "read_of_slots"]
 
 FULL, OTHER_LIMIT = b"full", b"limit"
 """Reasons of a node that refuses slots: no room, another limit."""
@@ -146,13 +146,6 @@ class SlotClaim(Claim):
         """Begin to claim; `limit`: the client's view of the semaphore's limit, which the claim keeps up to date."""
         super().__init__(session, request)
         self._limit = limit
-
-    @property
-    def _lease_handed(self) -> float:
-        return 0.0  # Nodes do not hand slots over.
-
-    def _new_policy(self, **waiting: Any) -> SlotQueue:
-        return SlotQueue(**waiting)
 
     def begin(self) -> None:
         self._rounds, self._exact = 0, ()
@@ -381,7 +374,7 @@ class WindowClaim(SlotClaim):
         self._telling = self._too_short = self._began = 0.0
         self._late = self._told = False
         self._answered = self._counted = session.all_nodes
-        self.guard, self.round_timeout = window.guard, window.round_timeout
+        self.guard, self.round_timeout, self.place_kept = window.guard, window.round_timeout, window.place_kept
 
     @property
     def reserved(self) -> PermitState | None:
@@ -394,9 +387,6 @@ class WindowClaim(SlotClaim):
     def won_at(self) -> float:
         """The instant at which the round that won was over."""
         return self._began
-
-    def _new_policy(self, **waiting: Any) -> SlotQueue:
-        return WindowQueue(**{**waiting, "kept": self._window.place_kept})
 
     def ask(self, claim: bytes, place: tuple[Arg, ...]) -> Command:
         self._telling = self._window.telling(self._too_short)

@@ -114,10 +114,8 @@ class Toy:
 
     def request(self, name="x", crowded=False, **fields):
         keys = LockKeys.of(b"redsync:", encode_name(name))
-        if fields.get("kind") is FAIR_LOCK:
-            queue = RefusedByTicket if crowded else FifoByTicket
-        else:
-            queue = Refused if crowded else FifoByArrival
+        crowd = RefusedByTicket if fields.get("kind") is FAIR_LOCK else Refused
+        queue = crowd if crowded else None
         usual = {"kind": LOCK, "keys": keys, "owner": self.owner, "queue": queue}
         self.requested = AcquireRequest(name=name, **{**usual, **fields})
         return self.requested
