@@ -44,10 +44,8 @@ def doctor(options: Any) -> int:
     """Check each node, and the nodes together."""
     nodes = Nodes(options)
     guard = _restart_guard(nodes.nodes)
-    answers, surveys = (
-        nodes.ask(partial(_examine, nodes.prefix)),
-        nodes.visit(lambda node: list(node.survey())),
-    )
+    answers = nodes.ask(partial(_examine, nodes.prefix))
+    surveys = nodes.visit(lambda node: list(node.survey()))
     reports = [answer.value or Report(answer.node, error=answer.error) for answer in answers]
     for report, node, survey in zip(reports, nodes.nodes, surveys, strict=True):
         report.node, report.replicas, report.witness = node.address, node.replicas, node.witness

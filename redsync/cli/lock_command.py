@@ -85,15 +85,11 @@ def _hold_and_run(options: argparse.Namespace, command: list[str], shim: ShimPro
     with Client.from_env(urls, prefix=options.prefix, **settings) as client, ExitStack() as stack:
         policy = _policy(options, lease := client.runner.session.timing.lease)
         try:
-            hold = _take(stack, client, options, signals)
+            hold = _take(stack, client, options, signals, lease * 2 / 3 if policy.ends_lost else 0.0)
         except ValueError as error:
             if isinstance(error, RedsyncError):
                 raise
             raise SetupError(str(error)) from None
-        if policy.ends_lost and hold.remaining() < lease * 2 / 3:
-            # The nodes handed it over for the rest of its place in the queue: perhaps less than the end takes.
-            with suppress(LeaseLostError):  # the supervisor finds out
-                hold.extend()
         began = time.monotonic()
         # From here on signals are only recorded, and the lock is released as usual.
         signals.collect()
@@ -155,8 +151,8 @@ def _policy(options: argparse.Namespace, lease: float) -> Policy:
     return Policy(options.on_lost == "term", kill_after, min(0.5, lease / 10), options.max_hold or math.inf)
 
 
-def _take(stack: ExitStack, client: Client, options: argparse.Namespace, signals: Signals) -> Hold:
-    """Acquire the lock that the options ask for; the stack releases it.
+def _take(stack: ExitStack, client: Client, options: argparse.Namespace, signals: Signals, least: float) -> Hold:
+    """Acquire the lock that the options ask for, with at least `least` seconds left; the stack releases it.
 
     The first try does not wait, so that we can say that the next one does.
 
@@ -170,15 +166,28 @@ def _take(stack: ExitStack, client: Client, options: argparse.Namespace, signals
     def acquire(timeout: float | None) -> Hold:
         return stack.enter_context(_lock(client, options, timeout=timeout, on_lost=lambda _: signals.wake()))
 
-    began = time.monotonic()
+    def tell(error: RedsyncError) -> None:
+        if options.verbose:
+            _say(f"waiting for {options.name!r}{'' if isinstance(error, AcquireTimeout) else f': {error}'}")
+
+    began, hold = time.monotonic(), None
     try:
         hold = acquire(0.0)
     except (AcquireTimeout, QuorumError) as error:
         if options.wait == 0:
             raise
-        if options.verbose:
-            _say(f"waiting for {options.name!r}{f': {error}' if isinstance(error, QuorumError) else ''}")
+        tell(error)
+    while hold is None:
         hold = acquire(None if options.wait is None else max(options.wait - (time.monotonic() - began), 0.0))
+        try:
+            # The nodes may hand it over for the rest of its place in the queue: perhaps less than the end takes.
+            if hold.remaining() < least:
+                hold.extend()
+        except (LeaseLostError, QuorumError) as error:
+            tell(error)
+            hold = None
+            with suppress(LeaseLostError):
+                stack.close()
     if options.verbose:
         token = "" if hold.fencing_token is None else f", fencing token {hold.fencing_token}"
         _say(f"acquired {options.name!r} after {time.monotonic() - began:.2f} s{token}")
