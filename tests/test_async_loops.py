@@ -162,17 +162,6 @@ def test_client_and_locks_may_be_made_outside_of_any_loop(nodes, raw, loop):
 
 
 @in_loop
-async def test_all_tasks_of_a_client_with_one_server_twice_get_the_error(nodes):
-    port = nodes.ports[0]
-    client = AsyncClient([f"redis://127.0.0.1:{port}", f"redis://localhost:{port}"])
-    locks = [client.get_lock(f"x {i}") for i in range(5)]
-    results = await asyncio.gather(*(lock.acquire() for lock in locks), client.__aenter__(), return_exceptions=True)
-    assert {type(result) for result in results} == {ConfigurationError}
-    assert "are the same server" in str(results[0])
-    await client.close()
-
-
-@in_loop
 async def test_each_call_to_a_client_with_one_server_twice_tells_why_it_is_closed(nodes):
     """Not only those that wait when its first connections find that out: they may be cancelled, or have a timeout."""
     client = AsyncClient([nodes.urls[0], nodes.urls[0].replace("127.0.0.1", "localhost")])

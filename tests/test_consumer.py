@@ -24,63 +24,38 @@ KINDS = {name: getattr(redsync, name) for name in redsync.__all__} | {
 }
 
 
-class Uses(ast.NodeVisitor):
-    """The parts that a program uses of the classes of its functions' parameters.
+def uses_in(program):
+    """Return the parts that a program uses of the classes of its functions' parameters: members, and options.
 
-    Attributes:
-        members: Attributes and methods, by class; `with` and a call count as the methods behind them.
-        options: The keywords given, by `Class.method`; for a class itself, by `Class`.
+    Members by class; `with` and a call count as the methods behind them. Options are the keywords given, by
+    `Class.method`; for a class itself, by `Class.__call__`.
     """
+    members, options = defaultdict(set), defaultdict(set)
 
-    def __init__(self, program: ast.Module):
-        self.members = defaultdict(set)
-        self.options = defaultdict(set)
-        self._kinds = {name: [name] for name in KINDS}
-        self.visit(program)
+    def note(kinds, node, member, given=()):
+        for kind in kinds.get(node.id, []) if isinstance(node, ast.Name) else []:
+            members[kind].add(member)
+            options[f"{kind}.{member}"].update(keyword.arg for keyword in given)
 
-    def visit_FunctionDef(self, node):
-        outer = self._kinds
-        taken = {argument.arg: argument.annotation for argument in node.args.args + node.args.kwonlyargs}
-        self._kinds = outer | {name: names_in(note) for name, note in taken.items() if note is not None}
-        for decorator in node.decorator_list:
-            if isinstance(decorator, ast.Name):
-                self._note(decorator, "__call__")
-        self.generic_visit(node)
-        self._kinds = outer
-
-    def visit_AsyncFunctionDef(self, node):
-        self.visit_FunctionDef(node)
-
-    def visit_Attribute(self, node):
-        self._note(node.value, node.attr)
-        self.generic_visit(node)
-
-    def visit_With(self, node):
-        for item in node.items:
-            self._note(item.context_expr, "__enter__")
-        self.generic_visit(node)
-
-    def visit_AsyncWith(self, node):
-        for item in node.items:
-            self._note(item.context_expr, "__aenter__")
-        self.generic_visit(node)
-
-    def visit_Call(self, node):
-        given = {keyword.arg for keyword in node.keywords}
-        if isinstance(node.func, ast.Attribute):
-            for kind in self._kinds_of(node.func.value):
-                self.options[f"{kind}.{node.func.attr}"] |= given
-        for kind in self._kinds_of(node.func):
-            self._note(node.func, "__call__")
-            self.options[f"{kind}.__call__"] |= given
-        self.generic_visit(node)
-
-    def _kinds_of(self, node):
-        return self._kinds.get(node.id, []) if isinstance(node, ast.Name) else []
-
-    def _note(self, node, member):
-        for kind in self._kinds_of(node):
-            self.members[kind].add(member)
+    functions = [node for node in ast.walk(program) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    for part in (program, *functions):
+        taken = [] if part is program else part.args.args + part.args.kwonlyargs
+        kinds = {name: [name] for name in KINDS} | {each.arg: names_in(each) for each in taken}
+        for node in ast.walk(part):
+            match node:
+                case ast.Attribute():
+                    note(kinds, node.value, node.attr)
+                case ast.With() | ast.AsyncWith():
+                    for item in node.items:
+                        note(kinds, item.context_expr, "__enter__" if isinstance(node, ast.With) else "__aenter__")
+                case ast.Call(func=ast.Attribute()):
+                    note(kinds, node.func.value, node.func.attr, node.keywords)
+                case ast.Call():
+                    note(kinds, node.func, "__call__", node.keywords)
+                case ast.FunctionDef() | ast.AsyncFunctionDef():
+                    for decorator in node.decorator_list:
+                        note(kinds, decorator, "__call__")
+    return members, options
 
 
 def names_in(annotation):
@@ -99,7 +74,7 @@ def public(kind):
 
 TEXTS = [*((TYPING / name).read_text() for name in ("consumer.py", "consumer_async.py")), twins.consumer()]
 PROGRAM = ast.parse("\n".join(TEXTS))
-USES = Uses(PROGRAM)
+MEMBERS, OPTIONS = uses_in(PROGRAM)
 
 
 def test_consumer_names_every_export():
@@ -117,7 +92,7 @@ def members():
 
 
 def test_consumer_uses_every_member():
-    assert [f"{name}.{member}" for _, name, member in members() if member not in USES.members[name]] == []
+    assert [f"{name}.{member}" for _, name, member in members() if member not in MEMBERS[name]] == []
 
 
 def test_consumer_gives_every_option():
@@ -125,17 +100,17 @@ def test_consumer_gives_every_option():
         method = inspect.getattr_static(kind, member, None)
         if inspect.isfunction(method):
             options = {p.name for p in inspect.signature(method).parameters.values() if p.kind is p.KEYWORD_ONLY}
-            assert options <= USES.options[f"{name}.{member}"], f"{name}.{member}"
+            assert options <= OPTIONS[f"{name}.{member}"], f"{name}.{member}"
 
 
 @pytest.mark.parametrize("name", ["Client", "AsyncClient", "LocalNodes"])
 def test_consumer_gives_every_option_of_a_class(name):
     options = {p.name for p in inspect.signature(KINDS[name]).parameters.values() if p.kind is p.KEYWORD_ONLY}
     assert options
-    assert options <= USES.options[f"{name}.__call__"]
+    assert options <= OPTIONS[f"{name}.__call__"]
 
 
 def test_missing_call_is_found():
-    uses = Uses(ast.parse("async def use(lock: AsyncLock | AsyncMutex, n: int) -> None:\n    await lock.acquire()"))
-    assert uses.members == {"AsyncLock": {"acquire"}, "AsyncMutex": {"acquire"}}
-    assert public(redsync.AsyncLock) - uses.members["AsyncLock"] >= {"release", "__aenter__"}
+    used, _ = uses_in(ast.parse("async def use(lock: AsyncLock | AsyncMutex, n: int):\n    await lock.acquire()"))
+    assert used == {"AsyncLock": {"acquire"}, "AsyncMutex": {"acquire"}}
+    assert public(redsync.AsyncLock) - used["AsyncLock"] >= {"release", "__aenter__"}

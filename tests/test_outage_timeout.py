@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from redsync import QuorumError
-from tests.support.hostile import Hostile
 from tests.support.kinds import LOCKS
 from tests.support.locks import PATIENCE
 from tests.support.trouble import read_only
@@ -108,14 +107,6 @@ def test_wait_ends_at_once_if_nodes_refuse_the_password_from_the_beginning(make_
     urls = [url.replace("redis://", "redis://:wrong@") for url in nodes.urls[:3]]
     with another_password(admins), pytest.raises(QuorumError, match="username-password"):
         WAITS[kind](make_client(urls, outage_timeout=FOR_EVER))
-
-
-def test_wait_ends_at_once_if_nodes_are_no_redis(make_client):
-    with (
-        Hostile(lambda _: [b"HTTP/1.1 400 Bad Request\r\n\r\n"]) as web,
-        pytest.raises(QuorumError, match="Protocol error"),
-    ):
-        make_client([web.url], outage_timeout=FOR_EVER).get_lock("x").acquire()
 
 
 def test_minority_that_refuses_the_password_ends_nothing(make_client, nodes, admins):

@@ -33,7 +33,7 @@ from redsync.testing.simulator.store import Entry, Status
 from redsync.testing.simulator.trace_events import Faulted
 from redsync.testing.simulator.virtual_nodes import NOTHING, Session, encode
 from tests.simulation.stores import differs
-from tests.simulation.trial_nodes import TrialNode, TrialSession
+from tests.simulation.trial_nodes import TrialNode
 
 if TYPE_CHECKING:
     from redsync._drivers.requests import Request
@@ -45,7 +45,7 @@ _HUNG: Final = 0.01
 """Seconds after which a hung server checks again whether a wait is over."""
 
 
-class ReplicatedSession(TrialSession):
+class ReplicatedSession(Session):
     """One connection to a server of a group, which knows `PUBLISH` and `WAIT` as clients call them.
 
     Both follow the votes of a client, and are not commands in their own right: the connection does not record them.

@@ -14,8 +14,6 @@ import asyncio
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import hiredis
-
 from redsync._core.effects import Broadcast
 from redsync._drivers.acknowledgements import hold_back
 from redsync._drivers.aio import AioCall
@@ -26,7 +24,7 @@ from redsync._drivers.links import AnyLink
 from redsync._drivers.nodes import INTERRUPTED, Node, reason_of
 from redsync._drivers.pending_releases import keep_behind
 from redsync._drivers.requests import Request
-from redsync.testing.simulator.runner import WatchedLinks, WatchedMaintenance, connection_of
+from redsync.testing.simulator.runner import WatchedLinks, WatchedMaintenance
 
 if TYPE_CHECKING:
     from tests.simulation.trial_runner import TrialRunner
@@ -42,31 +40,17 @@ _PAUSE: Final = 0.1
 
 
 class Handed(NamedTuple):
-    """A client matched a reply to a request; only for checkers, not in the trace.
+    """A client matched a reply to a request; only for checkers, not in the trace."""
 
-    Attributes:
-        heard: The reply to `request`, as the client read it.
-        words: The request that the node answered; empty if all its replies were matched before.
-        said: The node's reply to that request.
-    """
-
-    at: float
     client: str
     node: int
     request: Request
-    heard: Any
-    words: list[bytes]
-    said: Any
 
 
 class _Links(WatchedLinks):
     """A set whose releases wait for other sets, and that shows checkers which request gets each reply."""
 
     _runner: TrialRunner
-
-    def __init__(self, runner: TrialRunner, *settings: Any) -> None:
-        super().__init__(runner, *settings)
-        self._handed: Final[list[tuple[Request, Any]]] = []
 
     def send(self, *requests: Request) -> None:
         """Send requests, and report them."""
@@ -77,23 +61,15 @@ class _Links(WatchedLinks):
 
     def _count(self, link: AnyLink, request: Request, reply: Any, now: float) -> None:
         super()._count(link, request, reply, now)
-        if link.pending:  # else the link was discarded
-            self._handed.append((request, reply))
+        self._show(link, request)
 
     def _take_error(self, link: AnyLink, request: Request, text: str, now: float) -> None:
         super()._take_error(link, request, text, now)
-        if link.pending:
-            self._handed.append((request, hiredis.ReplyError(text)))
+        self._show(link, request)
 
-    def receive(self, link: AnyLink, data: bytes | None, now: float) -> None:
-        sim, served = self._runner.sim, self._runner.sim.served[connection_of(link)]
-        try:
-            super().receive(link, data, now)
-        finally:
-            for request, reply in self._handed:
-                words, said = served.popleft() if served else ([], None)
-                sim.show(Handed(sim.now, self._runner.name, link.index, request, reply, words, said))
-            self._handed.clear()
+    def _show(self, link: AnyLink, request: Request) -> None:
+        if link.pending:  # else the link was discarded
+            self._runner.sim.show(Handed(self._runner.name, link.index, request))
 
 
 class LendingMaintenance(WatchedMaintenance):

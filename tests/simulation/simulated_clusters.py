@@ -260,13 +260,6 @@ class Cluster(World):
         """Return everything as one part, because two nodes may share a server."""
         return [(set(range(len(self.slots))), self.servers)]
 
-    def spell(self, index: int, words: list[bytes] | None) -> list[bytes] | None:
-        """Return the words of a command with the keys that it has in a node's slot."""
-        if words is None or words[0] != b"EVALSHA":
-            return words
-        split, tag = 3 + int(words[2]), self.tags[index]
-        return [*words[:3], *(tag + key for key in words[3:split]), *words[split:]]
-
     def start_faults(self, *, until: float, every: float, lasting: float) -> None:
         """Begin to cause failovers, and to move slots."""
         Reshardings(self, until=until, every=every, lasting=lasting).start()

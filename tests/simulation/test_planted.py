@@ -50,7 +50,6 @@ from tests.simulation.checks import (
     PermitBound,
     Reentrancy,
     Renewal,
-    Replies,
     SlidingWindow,
     Slots,
     Tokens,
@@ -99,7 +98,6 @@ from tests.support.mistakes import (
     script,
     send_again_whatever_came_since,
     settle_blindly,
-    slip_by_one,
     take_more_than_is_left,
     undo_unless_it_ends,
     wait_alone,
@@ -326,7 +324,6 @@ MISTAKES = [
         "a command sent again overtakes a later one", Order, "executed .* behind", 16,
         patch=instead(AioLinkSet, "_reload", send_again_whatever_came_since),
     ),
-    Mistake("replies slip by one after a discard", Replies, "for the reply to", 0, patch=slip_by_one()),
     Mistake(
         "a mailbox is never forgotten", LeakedResources, "mailboxes, and no protocol runs", 0,
         patch=instead(Wakeups, "unsubscribe", nothing),

@@ -61,10 +61,6 @@ class World:
         """Return parts of the nodes that share no servers: the indices of each part, and its servers."""
         return [({index}, self.servers_of(index)) for index in range(len(self.nodes))]
 
-    def spell(self, _index: int, words: list[bytes] | None) -> list[bytes] | None:
-        """Return the words of a command as clients send it to this kind of node, given those for a single server."""
-        return words
-
     def start_faults(self, *, until: float, every: float, lasting: float) -> None:
         """Start the faults that only such nodes have; arguments as for `Injector`."""
 

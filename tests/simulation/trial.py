@@ -9,7 +9,6 @@ A trial also knows how much time has passed since the last fault, for checkers o
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
@@ -96,8 +95,6 @@ class Trial(Simulation):
         servers: All servers: the nodes, or all members of groups.
         sentinels: All Sentinels.
         fault_free: Knows since when there are no faults.
-        served: For each connection, the commands answered since its client began to use it, with the replies, until the
-            client has them.
         makers: The driver that made each connection; None if a foreign client made it.
         slowness: The probability that a process is slow or paused before it looks at the clock again; 0.0: no time
             passes while code runs.
@@ -129,7 +126,6 @@ class Trial(Simulation):
         self._scripts: Final = {name: _replace(name, source) for name, source in (scripts or {}).items()}
         self.sets: Final = sets
         self.slowness = 0.0
-        self.served: Final[defaultdict[Connection, deque[tuple[list[bytes], Any]]]] = defaultdict(deque)
         self.makers: Final[dict[Connection, TrialRunner | None]] = {}
         super().__init__(seed, checkers=checkers, **options)
         self.fault_free: Final = FaultFree(self)

@@ -1,29 +1,17 @@
-"""Nodes of trials: they keep what they have replied, answer what checkers ask, and may refuse to end connections."""
+"""Nodes of trials: they answer what checkers ask, and may refuse to end connections."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import hiredis
 
 from redsync._core.scripts import Script
-from redsync.testing.simulator.virtual_nodes import NOTHING, Session, VirtualNode
+from redsync.testing.simulator.virtual_nodes import VirtualNode
 
 if TYPE_CHECKING:
     from tests.simulation.trial import Trial
-
-
-class TrialSession(Session):
-    """One connection to a node of a trial, which keeps the replies, see `Trial.served`."""
-
-    _node: TrialNode  # type: ignore[misc]  # it is a node of a trial
-
-    def _execute(self, words: list[bytes]) -> Any:
-        reply = super()._execute(words)
-        if reply is not NOTHING and self.connection.requests is not None:
-            self._node.sim.served[self.connection].append((words, reply))
-        return reply
 
 
 class TrialNode(VirtualNode):
@@ -34,7 +22,6 @@ class TrialNode(VirtualNode):
         ends_former: True if clients may end their abandoned connections.
     """
 
-    _SESSION: ClassVar[Any] = TrialSession
     ends_former = True
 
     def __init__(self, sim: Trial, index: int, scripts: Mapping[str, Script], suffix: str = "") -> None:

@@ -11,7 +11,6 @@ from redsync._core.permits import write_slots
 from redsync._core.quorum import Choice, Verdict
 from redsync._core.scripts import Command
 from redsync._drivers.acknowledgements import wait_commands
-from redsync._drivers.aio_link_sets import AioLinkSet
 from redsync._drivers.discovery import Locator, Report, needed_of
 from redsync._drivers.handshake_connections import open_connection, pack
 from redsync._drivers.nodes import Node
@@ -192,29 +191,6 @@ def send_again_whatever_came_since(links, link, request, now):
     load.command = None
     load.data = pack(b"SCRIPT", b"LOAD", request.command.script.source)
     links._post(link, [load, request], now)
-
-
-def slip_by_one():
-    """Let a link begin with the last request of the link before it, which the new connection never saw."""
-    left = {}
-
-    def note(discard):
-        def discard_all_but_one(links, link, reason, **options):
-            if link.pending:
-                left[links, link.index] = link.pending[-1]
-            discard(links, link, reason, **options)
-
-        return discard_all_but_one
-
-    def begin(install):
-        def install_behind(links, link):
-            install(links, link)
-            if (links, link.index) in left:
-                link.pending.appendleft(left.pop((links, link.index)))
-
-        return install_behind
-
-    return (AioLinkSet, "discard", note), (AioLinkSet, "install", begin)
 
 
 def observe_replicas():

@@ -4,7 +4,6 @@ import functools
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from redsync._core.permits import read_slots
 from redsync.testing.simulator.trace_events import Decided, Sent
 
 READ_WRITE: Final = "read_write_lock"
@@ -99,12 +98,6 @@ def _read_claims(script: str, keys: tuple[bytes, ...], args: tuple[Any, ...]) ->
         yield Claim(keys[0], args[0], max(args[1], 0), 0.0)
     elif verb in {"abandon", "write_back"}:
         yield Claim(keys[0], args[0], 0, 0.0)
-
-
-def granted_slots(reply: Any) -> tuple[int, ...]:
-    """Return the slots that a node's reply to an ask for a permit grants."""
-    told = reply[0] if isinstance(reply, list) else reply
-    return read_slots(told) if isinstance(told, bytes) else ()
 
 
 def code_of(reply: Any, verb: str, i: int = 0) -> Any:
