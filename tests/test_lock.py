@@ -1,8 +1,10 @@
 """The public contract of the reentrant lock, on real nodes, in threads."""
 
+import _thread
 import gc
 import threading
 import time
+from functools import partial
 
 import pytest
 
@@ -71,6 +73,15 @@ def test_release_wakes_waiter_of_another_client_quickly(client, make_client, oth
 
 
 # with
+
+
+@pytest.mark.threads_only
+def test_with_begins_and_ends_in_a_thread_without_a_python_caller(client, eventually):
+    """As an exit by `atexit` or by a program that embeds Python."""
+    mutex = client.get_mutex("x")
+    for call, held in ((mutex.__enter__, True), (partial(mutex.__exit__, None, None, None), False)):
+        _thread.start_new_thread(call, ())
+        eventually(lambda held=held: mutex.locked() is held)
 
 
 def test_with_releases_only_its_own_acquisition(lock):

@@ -50,9 +50,9 @@ class Statement(NamedTuple):
 
 def statement() -> Statement:
     """Return the `with` whose enter or exit calls this."""
-    frame = sys._getframe(2)
+    frame = sys._getframe(1).f_back  # None if C code calls, such as `atexit`
     via: Literal["with", "method", "stack"] = "with"
-    while frame.f_back is not None:
+    while frame is not None:
         if frame.f_globals is _CONTEXTLIB:
             via = "stack" if via == "with" else via
         elif frame.f_code.co_name in _WITH_METHODS:
@@ -62,7 +62,7 @@ def statement() -> Statement:
         else:
             break
         frame = frame.f_back
-    return Statement(frame if frame.f_code.co_flags & _CAN_BE_CLOSED else None, via)
+    return Statement(frame if frame is not None and frame.f_code.co_flags & _CAN_BE_CLOSED else None, via)
 
 
 def note(error: BaseException, problem: BaseException) -> None:
