@@ -4,6 +4,8 @@ It has the contract of `threading.Lock`; its owner is the object.
 """
 
 import gc
+import subprocess
+import sys
 import threading
 import weakref
 
@@ -122,3 +124,16 @@ def test_object_dropped_while_held_is_released_with_a_warning(client, raw, other
     assert [(record.levelname, record.args[0]) for record in warned] == [("WARNING", "x")]
     theirs.release()
     eventually(lambda: raw.keys() == [set()] * 5)
+
+
+@pytest.mark.threads_only
+def test_object_that_outlives_the_modules_of_its_process_is_dropped_silently(nodes):
+    program = f"""
+import sys
+from redsync import Client
+mutex = Client({nodes.urls}, restart_guard=0).get_mutex("x")
+mutex.acquire()
+sys.excepthook = lambda *_: mutex
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ended.stderr == ""

@@ -37,8 +37,8 @@ class _OwnedByItself(Polling[RunnerT_co, HoldT]):
 
     def __del__(self) -> None:
         # An interruption may have come before `__init__` had begun.
-        state = self._state() if hasattr(self, "_possession") else None
-        if state is not None:
+        state = self._possession.state if hasattr(self, "_possession") else None
+        if state is not None and state.live:
             # No owner is left to release the mutex. The watchdog does, because a finalizer may interrupt anything.
             self._runner.session.holds.orphan(state.owner)
 
