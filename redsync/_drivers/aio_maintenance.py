@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -17,7 +17,7 @@ from redsync._drivers.aio_link_sets import AioLinkSet
 from redsync._drivers.any_maintenance import ASK_EVERY, PAUSE_AFTER_FAILURE, AnyMaintenance, Stopped, WitnessPoll, Work
 from redsync._drivers.handshake_connections import TIMEOUTS, open_connection, open_fake_connection
 from redsync._drivers.link_sets import Shared
-from redsync._drivers.nodes import Node
+from redsync._drivers.nodes import INTERRUPTED, Node
 from redsync._drivers.notifier import quietly
 from redsync._drivers.requests import Request
 
@@ -87,8 +87,7 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
                 raise
             except BaseException as error:
                 self.own.throw_away()
-                # Later: once there are connections again, an ending program can release its holds.
-                self._loop.call_later(2 * PAUSE_AFTER_FAILURE, reraise, error)
+                self._loop.call_soon(reraise, error)
                 await asyncio.sleep(PAUSE_AFTER_FAILURE)
             else:
                 return
@@ -101,7 +100,8 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
     async def stop(self) -> None:
         """Wait for tasks, pending releases, and replies that nodes still owe; end all connections.
 
-        A cancellation only ends the wait.
+        If an interruption has just cost the connections, it ends many programs, too: nodes get their releases over new
+        ones. A cancellation only ends the wait.
         """
         self._stopping = True
         ending = [*self._connecting.values(), *self._polling]
@@ -110,6 +110,10 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
         try:
             if ending:
                 await asyncio.wait(ending)
+            if lost := [node for node in self._nodes if node.down_reason == INTERRUPTED and not node.connected]:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self.connect_timeout):
+                        await asyncio.gather(*map(self._connect, lost))
             await self._do(self.finishing(self._clock() + self._node_timeout))
         finally:
             # A task cancelled before its first step never runs, and does not remove itself.

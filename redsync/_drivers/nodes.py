@@ -26,7 +26,7 @@ from redsync._drivers.discovery import ClusterLocator, Location, Locator, Sentin
 from redsync._drivers.fake_nodes import fake_socket
 from redsync._drivers.handshake_connections import HandshakeConnection, describe_error, open_blocking
 from redsync._drivers.notifier import quietly
-from redsync._drivers.redis_py import Settings, database_of, is_client, new_connection, settings_of
+from redsync._drivers.redis_py import Settings, is_client, new_connection, settings_of
 from redsync._drivers.requests import PLAIN, Codec
 from redsync.exceptions import ConfigurationError
 
@@ -161,7 +161,7 @@ class Node:
     def home(self) -> str:
         """The place of its keys: its address and the number of the database."""
         place = self.address if self.locator is None else self.locator.home
-        return f"{place}/{database_of(self._pool)}"
+        return f"{place}/{self._pool.connection_kwargs.get('db') or 0}"
 
     def forget(self) -> None:
         """Start over, in the child of a fork."""

@@ -38,7 +38,6 @@ from redsync._core.urls import NodeUrlError
 __all__ = [
     "Settings",
     "connect",
-    "database_of",
     "is_client",
     "new_connection",
     "settings_of",
@@ -58,10 +57,8 @@ _UNINTRODUCED: Final = (
 )
 """Keeps a connection from computing its own description, which takes longer than everything else."""
 
-
 _NEXT_ADDRESS: Final = 0.25
 """Seconds without an answer after which the next address of a server's name is tried too."""
-
 
 _NO_MAINTENANCE: Any = None
 with suppress(ImportError):  # Older ones lack it.
@@ -125,11 +122,6 @@ def settings_of(client: Any, client_class: type[Any]) -> Any:
         raise NodeUrlError("is a valkey-py client whose connections redis-py does not have: give its URL instead")
     ours = {key: value for key, value in pool.connection_kwargs.items() if not key.startswith(_OF_VALKEY_PY)}
     return Settings(kind, ours)
-
-
-def database_of(pool: Any) -> Any:
-    """Return the number of a pool's database."""
-    return pool.connection_kwargs.get("db") or 0
 
 
 def take_socket(connection: Any) -> socket.socket:

@@ -172,14 +172,14 @@ async def test_release_whose_answers_an_interruption_elsewhere_has_cost_is_no_lo
 
 @pytest.fixture
 def interrupt_maintenance(monkeypatch):
-    """Return a function that lets a method of the client's own task raise once."""
+    """Return a function that lets a method of the client's own task, or of its links, raise once."""
 
-    def interrupt(name, error=KeyboardInterrupt):
+    def interrupt(name, error=KeyboardInterrupt, where=AioMaintenance):
         def strike(*_):
             monkeypatch.undo()
             raise error
 
-        monkeypatch.setattr(AioMaintenance, name, strike)
+        monkeypatch.setattr(where, name, strike)
 
     return interrupt
 
@@ -207,11 +207,13 @@ def test_client_outlives_an_interruption_of_its_own_task(make_client, interrupt_
         runner.run(asyncio.wait_for(is_renewed(client), PATIENCE))
 
 
-def test_exit_in_the_clients_own_task_ends_the_loop_and_holds_are_released(make_client, raw, interrupt_maintenance):
+@pytest.mark.parametrize(("where", "name"), [(AioMaintenance, "_catch_up"), (AioLinkSet, "receive")])
+def test_exit_in_own_code_ends_the_loop_and_holds_are_released(make_client, raw, interrupt_maintenance, where, name):
     async def main():
         client = make_client()
         await client.get_lock("x").acquire()
-        interrupt_maintenance("_catch_up", SystemExit)
+        interrupt_maintenance(name, SystemExit, where)
+        await client.get_lock("y").acquire()
         await asyncio.sleep(ENDLESS)
 
     with pytest.raises(SystemExit):

@@ -13,7 +13,7 @@ from redsync._drivers.aio_maintenance import AioMaintenance
 from redsync._drivers.any_maintenance import Stopped
 from redsync._drivers.environment import clock
 from redsync._drivers.nodes import make_nodes
-from tests.aio_support import ENDLESS, in_loop, other_tasks, until
+from tests.aio_support import ENDLESS, in_loop, other_tasks, turns, until
 from tests.support.injection import Interruption
 from tests.support.locks import PATIENCE
 from tests.support.scripted import StandIn
@@ -107,12 +107,10 @@ async def test_interrupted_wake_does_not_end_all_later_ones(nodes, monkeypatch):
     loop.set_exception_handler(lambda *_: None)
     monkeypatch.setattr(loop, "create_future", lambda: Once(loop=loop))
     maintenance.wake()
-    for _ in range(50):
-        await asyncio.sleep(0)
+    await turns(50)
     monkeypatch.undo()
     maintenance.wake()
-    for _ in range(5):
-        await asyncio.sleep(0)
+    await turns(5)
     assert struck
     await asyncio.wait_for(stop(maintenance, task), PATIENCE)
 

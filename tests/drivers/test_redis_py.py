@@ -10,7 +10,7 @@ import redis.asyncio
 from redis.exceptions import AuthenticationError, RedisError
 
 from redsync._drivers.handshake_connections import open_connection
-from redsync._drivers.redis_py import connect, database_of, new_connection, take_streams
+from redsync._drivers.redis_py import connect, new_connection, take_streams
 from redsync.testing import LocalNodes
 from tests.aio_support import in_loop
 from tests.support.locks import PATIENCE
@@ -137,5 +137,4 @@ def test_callers_options_are_kept_except_what_hurts_a_quorum_client():
     assert connection.client_name == "mine"
     assert (connection.socket_timeout, connection.socket_connect_timeout) == (0.5, 0.5)
     assert connection.health_check_interval == 0
-    assert database_of(pool) == 3
     assert (connection.lib_name, connection.lib_version) == (None, None)
