@@ -134,7 +134,7 @@ class Liveness(OwnChecker):
     def _note_did(self, did: Did) -> None:
         about = did.about
         whose = did.machine.name, did.who
-        if did.what == "asks" and about.get("timeout") is not None:
+        if did.what == "asks" and about.get("timeout"):  # a single try takes as long as any
             self._due[whose] = did.machine, did.machine.clock.now() + float(about["timeout"])
         else:
             self._due.pop(whose, None)
