@@ -415,12 +415,11 @@ class WindowClaim(SlotClaim):
         return min(each._telling for each in (self, *self._others))
 
     def is_confirmed(self, tally: Tally) -> bool:
-        """Return True if nothing is left to confirm: it only reserves slots, or the round was too late to count."""
+        """Return True if nothing is left to confirm, as it only reserves slots."""
         self._began, self._told = tally.at, False
-        self._late = tally.at - tally.sent_at >= self._window.round_limit
         self._answered = tally.nodes_with(Choice.GRANTED) if self._may_harm_later else self.session.all_nodes
-        self.needs_new_claim = not (self._late or self._reserves)
-        return not self.needs_new_claim
+        self.needs_new_claim = not self._reserves
+        return self._reserves
 
     def confirm(self, tally: Tally, claim: bytes, timeout_at: Callable[[float], float]) -> Steps[tuple[Tally, float]]:
         """Tell nodes of the success, and look at the clock again: the round counts if that was quick enough."""

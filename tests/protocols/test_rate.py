@@ -129,6 +129,13 @@ def test_rounds_that_are_always_late_are_rolled_back_and_raise(toy, limiter):
         limiter.play(late, late, UNDO, late, UNDO, late, UNDO)
 
 
+def test_slow_nodes_do_not_make_them_keep_later_successes_longer(toy, limiter):
+    for _ in range(2):
+        assert limiter.play(*success(limiter, got(0), takes=0.4))
+    first, second = told_to_keep(limiter)
+    assert first == second
+
+
 def test_several_slots_are_won_one_by_one(toy, limiter):
     """Nothing renews them, and a node that keeps others for the success continues."""
     assert limiter.play(*success(limiter, got(0, 1), got(1, 2), got(2, 0)), n=2)
@@ -330,6 +337,13 @@ def test_refusal_by_one_of_several_rates_takes_nothing_of_the_others(toy, severa
     (_, _, reserved), (_, window, dropped) = several.asked(2), several.asked(5)
     assert (window, dropped) == (2, reserved)
     assert toy.told[-1].deliver_to == 0b111
+
+
+def test_wait_for_several_rates_ends_with_the_one_timeout(toy, several):
+    waits = refused(several, None)
+    script = *waits, (ASK, toy.all_say(got(0))), *waits, (ASK, toy.all_say(FULL)), LEAVE, LEAVE
+    assert several.play(*script, timeout=1.0) is None
+    assert toy.waits[-1].until == pytest.approx(1001.0)
 
 
 def test_slots_reserved_long_ago_are_asked_for_again_before_they_count(toy, granted, several):

@@ -30,6 +30,14 @@ def test_permit_without_room_draws_a_ticket_and_waits(toy, semaphore):
     assert (drop.command.args[1:], drop.deliver_to) == ((-1,), 0b11111)
 
 
+def test_permit_that_first_found_other_slots_waits_for_any(toy, semaphore):
+    differing = ASK, toy.answers(got(2), got(2), got(3), got(3), got(0))
+    none = ASK, toy.all_say(full())
+    queues = ROLLBACK, none, ("wait for wake-up", toy.slept()), none, "tell semaphore_abandon"
+    assert semaphore.play(*[differing] * 3, none, *queues, timeout=0.5) is None
+    assert semaphore.exact == [b"", b"2", b"2", b"2", b"", b""]
+
+
 def test_place_is_pending_for_nodes_that_only_the_rollback_has_reached(toy, semaphore):
     """A rollback restores the place where a grant may have removed it, and makes one where there never was one."""
     asked = 0b00111
