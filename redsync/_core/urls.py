@@ -60,6 +60,7 @@ def check_url(url: str) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("redis", "rediss", "unix") or parts.port == 0:
             raise ValueError
+        (parts.hostname or "").encode("idna")  # as a look-up does; a UnicodeError is a ValueError
     except ValueError:
         raise NodeUrlError(f"is not a valid URL; expected {_LIKE}, and {_QUOTED}") from None
     if "#" in url:

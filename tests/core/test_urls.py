@@ -44,6 +44,7 @@ def test_url_that_redis_py_reads_as_meant_is_accepted(url):
         ("redis://10.0.0.1:0", "is not a valid URL"),
         ("redis://10.0.0.1:70000", "is not a valid URL"),
         ("http://10.0.0.1", "is not a valid URL"),
+        *((f"redis://{host}:6379", "is not a valid URL") for host in ("redis..example", "a" * 64, "\udcff")),
     ],
 )
 def test_url_that_would_lead_elsewhere_is_refused_without_showing_it(url, what):
