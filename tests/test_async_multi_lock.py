@@ -8,8 +8,9 @@ import asyncio
 import pytest
 
 from redsync import AsyncMultiHold, HoldLost, LeaseLostError
-from tests.aio_support import ENDLESS, claims, client_of, comes_out, goes_on, in_loop, run_until, until
+from tests.aio_support import ENDLESS, claims, client_of, comes_out, goes_on, in_loop, run_until, turns, until
 from tests.support.locks import lose
+from tests.support.trouble import hanging
 
 
 def multi_of(client):
@@ -65,17 +66,11 @@ async def test_cancelled_call_does_not_wait_for_the_nodes(nodes, way):
             multi = client.get_multi_lock(client.get_mutex("y"), client.get_mutex("x"))
             assert await multi.acquire()
             task = asyncio.create_task(multi.release())
-        for node in range(3):
-            nodes.pause(node)
-        try:
+        with hanging(nodes, 0, 1, 2):
             await asyncio.sleep(0.01)
             task.cancel()
-            for _ in range(10):
-                await asyncio.sleep(0)
+            await turns(10)
             assert task.cancelled()
-        finally:
-            for node in range(3):
-                nodes.resume(node)
         await until(lambda: not len(client.runner.session.holds))
 
 

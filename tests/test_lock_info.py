@@ -13,6 +13,7 @@ import pytest
 from redsync import LeaseLostError, QuorumError
 from tests.support.kinds import KINDS
 from tests.support.locks import states
+from tests.support.trouble import hanging
 
 pytestmark = pytest.mark.usefixtures("both_flavours")
 
@@ -89,10 +90,7 @@ def test_hung_nodes_delay_queries_by_one_node_timeout_in_all(make_client, nodes,
 
     def query_all():
         eventually(lambda: states(client) == ["up"] * 5)
-        with contextlib.ExitStack() as hung:
-            for i in (0, 3):
-                nodes.pause(i)
-                hung.callback(nodes.resume, i)
+        with hanging(nodes, 0, 3):
             started_at = time.monotonic()
             for query in (QUERIES[first], *QUERIES.values()):
                 query(client)

@@ -10,6 +10,7 @@ import pytest
 from redsync import AsyncClient, Client, ClientClosedError, LeaseLostError, QuorumError
 from tests.aio_support import in_loop
 from tests.support.injection import Interruption, alarm
+from tests.support.trouble import hanging
 
 SHORTEST = 0.6
 LEASE = 1.0
@@ -214,16 +215,13 @@ async def test_nested_acquire_that_fails_neither_shortens_the_hold_nor_waits_for
     async with AsyncClient(nodes.urls, restart_guard=0) as client, AsyncClient(nodes.urls, restart_guard=0) as rival:
         lock = client.get_lock("x", min_hold=60)
         async with lock as hold:
-            for i in range(3):
-                nodes.pause(i)
-            releasing = asyncio.create_task(release_soon(hold))
-            began = time.monotonic()
-            with pytest.raises(QuorumError):
-                await lock.acquire(lease=80)
-            assert time.monotonic() - began < 20
-            await releasing
-            for i in range(3):
-                nodes.resume(i)
+            with hanging(nodes, 0, 1, 2):
+                releasing = asyncio.create_task(release_soon(hold))
+                began = time.monotonic()
+                with pytest.raises(QuorumError):
+                    await lock.acquire(lease=80)
+                assert time.monotonic() - began < 20
+                await releasing
             assert not await rival.get_lock("x").acquire(timeout=0.5)
 
 

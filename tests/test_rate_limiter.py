@@ -9,6 +9,7 @@ from redsync import AcquireTimeout, ClientClosedError, ConfigurationError, Quoru
 from redsync._core.keys import MAX_NAME
 from tests.support.forks import in_child
 from tests.support.locks import PATIENCE
+from tests.support.trouble import hanging
 
 pytestmark = pytest.mark.usefixtures("both_flavours", "all_nodes_met")
 
@@ -217,14 +218,11 @@ def test_programs_that_disagree_get_an_error(client, eventually):
 def test_failed_call_of_a_program_with_another_rate_keeps_nobody_out(make_client, nodes, n):
     """It reaches half of the nodes: as many as the others need besides their own half."""
     wrong, right = make_client(n=n), make_client(n=n)
-    for i in range(n // 2, n):
-        nodes.pause(i)
-    with pytest.raises(QuorumError):
-        wrong.get_rate_limiter("x", 30, DAY).acquire(False)
-    with pytest.raises(QuorumError):
-        wrong.get_mutex("sent behind the rollback").acquire(False)
-    for i in range(n // 2, n):
-        nodes.resume(i)
+    with hanging(nodes, *range(n // 2, n)):
+        with pytest.raises(QuorumError):
+            wrong.get_rate_limiter("x", 30, DAY).acquire(False)
+        with pytest.raises(QuorumError):
+            wrong.get_mutex("sent behind the rollback").acquire(False)
     assert right.get_rate_limiter("x", 3, DAY).acquire(timeout=PATIENCE)
 
 

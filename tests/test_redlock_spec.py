@@ -17,6 +17,7 @@ import pytest
 
 from redsync import LeaseLostError, QuorumError
 from tests.support.locks import PATIENCE
+from tests.support.trouble import hanging
 
 pytestmark = pytest.mark.usefixtures("all_nodes_met")
 
@@ -39,11 +40,8 @@ def await_answers(client, nodes, eventually):
             return client.inspect("x") is not None
 
     for two in ((0, 1), (3, 4)):
-        for i in two:
-            nodes.pause(i)
-        eventually(hears_a_quorum, within=20)
-        for i in two:
-            nodes.resume(i)
+        with hanging(nodes, *two):
+            eventually(hears_a_quorum, within=20)
 
 
 @pytest.fixture
@@ -154,17 +152,13 @@ def test_all_instances_get_the_same_value_at_the_same_time(make_remote, proxies,
 
 def test_node_that_is_down_costs_little_against_the_lease(nodes, mutex):
     """Step 2: "a timeout which is small compared to the total lock auto-release time" """
-    for i in range(2):
-        nodes.pause(i)
-    started = time.monotonic()
-    with mutex as hold:
-        assert hold.remaining() > 0.99 * 30 - 1.5
-    nodes.pause(2)
-    with pytest.raises(QuorumError):
-        mutex.acquire(False)
-    assert time.monotonic() - started < 30 / 2
-    for i in range(3):
-        nodes.resume(i)
+    with hanging(nodes, 0, 1):
+        started = time.monotonic()
+        with mutex as hold:
+            assert hold.remaining() > 0.99 * 30 - 1.5
+        with hanging(nodes, 2), pytest.raises(QuorumError):
+            mutex.acquire(False)
+        assert time.monotonic() - started < 30 / 2
 
 
 def test_majority_in_time_wins_and_less_than_a_majority_never(mutex, raw):
@@ -290,13 +284,9 @@ def test_extension_touches_only_keys_with_the_value_assigned(mutex, raw, eventua
 def test_extension_needs_a_majority_within_the_validity_time(client, mutex, nodes, raw, eventually):
     """ "only ... if it was able to extend the lock into the majority of instances, and within the validity time" """
     mutex.acquire(lease=10)
-    for i in range(3):
-        nodes.pause(i)
-    with pytest.raises(QuorumError):
+    with hanging(nodes, 0, 1, 2), pytest.raises(QuorumError):
         mutex.extend(20)
     assert 0 < mutex.remaining() < 10
-    for i in range(3):
-        nodes.resume(i)
     await_answers(client, nodes, eventually)
     mutex.extend(20)
     assert mutex.remaining() > 15
@@ -334,19 +324,16 @@ def test_restarted_node_does_not_let_a_second_client_in(
     await_answers(careful, nodes, eventually)
     assert careful.nodes()[2].state == "quarantined"
     second, naive = careful.get_mutex("x"), make_client(restart_guard=0).get_mutex("x")
-    for i in range(2 * partitioned):
-        nodes.pause(i)
-    if partitioned:
-        with pytest.raises(QuorumError, match="restart_guard"):
-            second.acquire(False)
-    else:
-        assert second.acquire(False) is False
-    # Without the guard C, D and E are a majority, and two clients believe: so "it no longer participates".
-    assert naive.acquire(False)
-    assert first.remaining() > 0
-    naive.release()
-    for i in range(2 * partitioned):
-        nodes.resume(i)
+    with hanging(nodes, *range(2 * partitioned)):
+        if partitioned:
+            with pytest.raises(QuorumError, match="restart_guard"):
+                second.acquire(False)
+        else:
+            assert second.acquire(False) is False
+        # Without the guard C, D and E are a majority, and two clients believe: so "it no longer participates".
+        assert naive.acquire(False)
+        assert first.remaining() > 0
+        naive.release()
     if not partitioned:
         assert second.acquire(timeout=20)
         assert first.remaining() == 0.0

@@ -27,6 +27,18 @@ def read_only(admins):
             accept_writes(admin)
 
 
+@contextlib.contextmanager
+def hanging(nodes, *indices):
+    """Let nodes hang; what arrives meanwhile they execute at the end."""
+    for i in indices:
+        nodes.pause(i)
+    try:
+        yield
+    finally:
+        for i in indices:
+            nodes.resume(i)
+
+
 def version_of(admin):
     """Return the version of Redis that a server says it is compatible with: (7, 2)."""
     return tuple(map(int, admin.info("server")["redis_version"].split(".")[:2]))
