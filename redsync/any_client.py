@@ -197,9 +197,11 @@ class AnyClient(Generic[DriverT]):
                 )
         return _client_of, (type(self), self._urls, self._options)
 
-    def __deepcopy__(self, _memo: object) -> Self:
+    def __deepcopy__(self, _memo: object = None) -> Self:
         # A copy of a lock has the same client, whose connections can't be copied.
         return self
+
+    __copy__ = __deepcopy__
 
     def _identity(self) -> tuple[Any, ...]:
         return type(self), self._urls, tuple(self._options.items())

@@ -81,6 +81,7 @@ def test_copy_of_a_lock_keeps_its_client(nodes):
     given = [redis.Redis(port=port) for port in nodes.ports]
     with Client(given, restart_guard=0) as client, copy.deepcopy(client.get_lock("x", timeout=5)) as hold:
         assert hold.owner.startswith(client.id)
+        assert copy.copy(client) is client
 
 
 def take(lock, other, client):
