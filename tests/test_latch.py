@@ -61,10 +61,10 @@ def test_latch_is_kept_for_a_while_after_its_last_use(client, raw):
     assert sum(node.ttl(KEY) > 80_000 for node in raw) >= 3
 
 
-def test_latch_option_or_argument_of_no_time_leaves_one_try_as_long_as_any(make_client, proxies):
+def test_latch_on_far_nodes_works_whatever_the_time_to_set_it_or_to_try(make_client, proxies):
     far = make_client([proxy.url for proxy in proxies], node_timeout=5.0).get_count_down_latch("x", timeout=0)
     for proxy in proxies:
-        proxy.delay = 0.05  # each way
+        proxy.delay = 0.13  # each way
     assert far.try_set_count(1) is True
     assert far.wait(timeout=0) is False
     far.count_down()

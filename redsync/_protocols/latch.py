@@ -374,16 +374,16 @@ def set_count(session: Session, latch: Latch, owner: Owner, size: int, now: floa
     state, tally = yield from caller.consult(now, may_set)
     if state.count and size:
         return False
-    keys = latch.keys.setting
     request = AcquireRequest(
         name=latch.name,
         kind=FENCED_LOCK._replace(label="latch"),
-        keys=keys,
+        keys=latch.keys.setting,
         owner=owner,
         lease=_SETTING,
         timeout=2 * _SETTING,
     )
     claim = FencedClaim(session, request, Fence(state.generation))
+    claim.round_timeout = session.timing.node_timeout  # Its short lease is no reason to wait less for far nodes.
     try:
         hold = yield from acquire_new(claim, tally.at)
         if hold is None:
