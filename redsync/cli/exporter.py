@@ -51,12 +51,11 @@ class Kept:
 
     Args:
         look: Looks at the nodes.
-        max_groups: The most name groups.
     """
 
-    def __init__(self, look: Callable[[], View], max_groups: int = 200) -> None:
+    def __init__(self, look: Callable[[], View]) -> None:
         self._look: Final = look
-        self._groups: Final = Groups(name_group, max_groups)
+        self._groups: Final = Groups(name_group, 200)
 
     def collect(self) -> Iterable[Metric]:
         """Look at the nodes, and return the metrics; for the registry."""
@@ -76,7 +75,7 @@ class Kept:
                 permits = values["redsync_kept_permits", whose]
                 values["redsync_kept_permits", whose] = max(permits, entry["permits"])
             for holder in entry["holders"]:
-                if holder["quorum"] and holder.get("held_since") is not None:
+                if holder["quorum"] and holder["held_since"] is not None:
                     whose = self._labels(entry["name"], entry["kind"], [holder])
                     oldest = values["redsync_kept_hold_age_seconds", whose]
                     values["redsync_kept_hold_age_seconds", whose] = max(oldest, clock - holder["held_since"])
