@@ -11,7 +11,6 @@ over the maintenance's.
 from __future__ import annotations
 
 import asyncio
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from redsync._core.effects import Broadcast
@@ -28,9 +27,6 @@ from redsync.testing.simulator.runner import WatchedLinks, WatchedMaintenance
 
 if TYPE_CHECKING:
     from tests.simulation.trial_runner import TrialRunner
-
-MAKER: Final[ContextVar[TrialRunner | None]] = ContextVar("redsync_simulated_maker", default=None)
-"""The driver whose connections are made in this context."""
 
 _GRACE: Final = 0.05
 """Seconds that a call waits for more nodes once a quorum is connected, as `pool.GRACE`."""
@@ -93,11 +89,6 @@ class LendingMaintenance(WatchedMaintenance):
         finally:
             if self._runner.sets is not None:
                 self._runner.sets.end()
-
-    async def _connect(self, node: Node) -> None:
-        # Connecting is a separate task, with its own context.
-        MAKER.set(self._runner)
-        await super()._connect(node)
 
     def _make_set(self, shared: Shared) -> _Links:
         return _Links(self._runner, shared, self._loop, self._on_broken)
@@ -198,7 +189,6 @@ class Sets:
             await asyncio.sleep(0.01)
 
     async def _connect(self, link_set: LentLinks, node: Node) -> None:
-        MAKER.set(self._runner)
         timeout, index = self._maintenance.connect_timeout, node.index
         generation = node.generation
         try:

@@ -256,10 +256,6 @@ class Cluster(World):
         """Return all servers of the shard that owns the slot now."""
         return self.groups[self._shards[index]].servers
 
-    def apart(self) -> list[tuple[set[int], Sequence[TrialNode]]]:
-        """Return everything as one part, because two nodes may share a server."""
-        return [(set(range(len(self.slots))), self.servers)]
-
     def start_faults(self, *, until: float, every: float, lasting: float) -> None:
         """Begin to cause failovers, and to move slots."""
         Reshardings(self, until=until, every=every, lasting=lasting).start()

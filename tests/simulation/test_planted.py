@@ -15,17 +15,14 @@ import pytest
 from redsync._core import quorum
 from redsync._core.holds import HoldTable
 from redsync._core.latches import LatchState
-from redsync._core.local_queues import LocalQueues
 from redsync._core.memory import elected
 from redsync._core.permits import PermitState
 from redsync._core.quorum import Verdict
 from redsync._drivers import discovery, handshakes
-from redsync._drivers.aio_link_sets import AioLinkSet, StreamLink
-from redsync._drivers.aio_maintenance import AioMaintenance
+from redsync._drivers.aio_link_sets import AioLinkSet
 from redsync._drivers.nodes import Node
 from redsync._drivers.pending_releases import PendingReleases
 from redsync._drivers.requests import Codec
-from redsync._drivers.wakeups import Wakeups
 from redsync._protocols import acquiring, claims, fenced_lock, holding, latch, lock, queue_policies, rate, renewal
 from redsync._protocols.fenced_lock import FencedClaim
 from redsync._protocols.queue_policies import FifoByTicket
@@ -42,7 +39,6 @@ from tests.simulation.checks import (
     LatchNeverEarly,
     LatchOpens,
     LeakedClaims,
-    LeakedResources,
     Liveness,
     LossTold,
     Order,
@@ -77,7 +73,6 @@ from tests.support.mistakes import (
     around,
     break_hand_over,
     cancel_latest,
-    connect_and_forget,
     count_anew,
     count_grants,
     draw_from_fewer,
@@ -87,7 +82,6 @@ from tests.support.mistakes import (
     grant_although_it_forgot,
     instead,
     keep_blindly,
-    leave_open,
     name_all_slots,
     no_steps,
     nothing,
@@ -313,7 +307,7 @@ MISTAKES = [
     ),
     # The transport.
     Mistake(
-        "a pending release is lost with its connection", LeakedClaims, "ownerless", 12,
+        "a pending release is lost with its connection", LeakedClaims, "ownerless|without a waiter", 33,
         patch=around(AioLinkSet, "discard", forget_pending),
     ),
     Mistake(
@@ -323,30 +317,6 @@ MISTAKES = [
     Mistake(
         "a command sent again overtakes a later one", Order, "executed .* behind", 16,
         patch=instead(AioLinkSet, "_reload", send_again_whatever_came_since),
-    ),
-    Mistake(
-        "a mailbox is never forgotten", LeakedResources, "mailboxes, and no protocol runs", 0,
-        patch=instead(Wakeups, "unsubscribe", nothing),
-    ),
-    Mistake(
-        "a waiter never leaves its local queue", LeakedResources, "local queues, and no protocol runs", 0,
-        patch=instead(LocalQueues, "leave_queues", no_steps),
-    ),
-    Mistake(
-        "commands are never sent", LeakedResources, "commands that were to be sent at the end of the turn", 2,
-        patch=instead(AioLinkSet, "flush", nothing),
-    ),
-    Mistake(
-        "a cancelled connect leaves its connection", LeakedResources, "1 connections to node-", 8,
-        patch=instead(AioMaintenance, "_connect_link", connect_and_forget),
-    ),
-    Mistake(
-        "a discarded connection stays open", LeakedResources, "connections to node-. open", 1001,
-        patch=instead(StreamLink, "reset", leave_open),
-    ),
-    Mistake(
-        "a closed client keeps its links", LeakedResources, "links, and is closed", 0, "semaphore",
-        patch=instead(AioLinkSet, "end", nothing),
     ),
     Mistake(
         "a release does not wait for other sets", LeakedClaims, "ownerless|without a waiter", 21,

@@ -57,10 +57,6 @@ class World:
         """Return the servers that a node's failovers can promote, and its master."""
         return [self.nodes[index]]
 
-    def apart(self) -> list[tuple[set[int], Sequence[TrialNode]]]:
-        """Return parts of the nodes that share no servers: the indices of each part, and its servers."""
-        return [({index}, self.servers_of(index)) for index in range(len(self.nodes))]
-
     def start_faults(self, *, until: float, every: float, lasting: float) -> None:
         """Start the faults that only such nodes have; arguments as for `Injector`."""
 

@@ -9,18 +9,17 @@ A trial also knows how much time has passed since the last fault, for checkers o
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from redsync._core.scripts import Script
-from redsync.testing.simulator.loop import Clock, Host
+from redsync.testing.simulator.loop import Clock
 from redsync.testing.simulator.machines import Machine
-from redsync.testing.simulator.network import Connection, Server
+from redsync.testing.simulator.network import Server
 from redsync.testing.simulator.simulation import Checker, Simulation
 from redsync.testing.simulator.trace_events import Faulted, TraceEvent
 from tests.simulation.checks import ALL
 from tests.simulation.groups import Group, VirtualSentinel
-from tests.simulation.sets import MAKER
 from tests.simulation.topologies import World, world_for
 from tests.simulation.trial_nodes import TrialNode
 from tests.simulation.trial_runner import TrialRunner
@@ -95,7 +94,6 @@ class Trial(Simulation):
         servers: All servers: the nodes, or all members of groups.
         sentinels: All Sentinels.
         fault_free: Knows since when there are no faults.
-        makers: The driver that made each connection; None if a foreign client made it.
         slowness: The probability that a process is slow or paused before it looks at the clock again; 0.0: no time
             passes while code runs.
     """
@@ -126,7 +124,6 @@ class Trial(Simulation):
         self._scripts: Final = {name: _replace(name, source) for name, source in (scripts or {}).items()}
         self.sets: Final = sets
         self.slowness = 0.0
-        self.makers: Final[dict[Connection, TrialRunner | None]] = {}
         super().__init__(seed, checkers=checkers, **options)
         self.fault_free: Final = FaultFree(self)
 
@@ -148,11 +145,6 @@ class Trial(Simulation):
         """Return the URLs of the nodes for a client on a machine."""
         urls = self.world.urls
         return urls[: len(urls) - self._unlisted] if self.machines.index(machine) % 2 else urls
-
-    async def _connect(self, machine: Host, host: str, port: int, factory: Callable[[], Any]) -> Any:
-        transport, protocol = await super()._connect(machine, host, port, factory)
-        self.makers[transport.connection] = MAKER.get()
-        return transport, protocol
 
     def cut_off(self, machine: Machine, ends: Sequence[Server]) -> None:
         """Let no packets through between a machine and some servers and Sentinels."""

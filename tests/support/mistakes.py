@@ -12,7 +12,7 @@ from redsync._core.quorum import Choice, Verdict
 from redsync._core.scripts import Command
 from redsync._drivers.acknowledgements import wait_commands
 from redsync._drivers.discovery import Locator, Report, needed_of
-from redsync._drivers.handshake_connections import open_connection, pack
+from redsync._drivers.handshake_connections import pack
 from redsync._drivers.nodes import Node
 from redsync._drivers.requests import NOTHING_TOLD, Request
 from redsync._protocols import latch
@@ -168,22 +168,6 @@ def forget_pending(discard):
         discard(links, link, reason, **options)
 
     return discard_all
-
-
-LEFT_OPEN = []
-"""Python would close a connection that nothing refers to."""
-
-
-def leave_open(link):
-    LEFT_OPEN.append(link)
-
-
-async def connect_and_forget(maintenance, node, _):
-    connection = await open_connection(node.make_connection(maintenance.connect_timeout))
-    LEFT_OPEN.append(connection)
-    info, connection_id = await connection.run(maintenance._introduce(node))
-    maintenance._registry.meet(node, info)
-    maintenance.own.install(maintenance.own.make_link(node, connection, connection_id))
 
 
 def send_again_whatever_came_since(links, link, request, now):

@@ -1,7 +1,7 @@
-"""A client's transport: commands in order, nothing left."""
+"""A client's transport: commands in order."""
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable
 from copy import copy
 from typing import Final, TypeAlias
 
@@ -9,11 +9,9 @@ import hiredis
 
 from redsync._drivers.pending_releases import is_refused
 from redsync._drivers.requests import Request
-from redsync.testing.simulator.runner import WatchedLinks, WatchedMaintenance, connection_of
 from redsync.testing.simulator.trace_events import Connected, Executed
 from tests.simulation.checks.base import OwnChecker, Trial
 from tests.simulation.sets import Handed
-from tests.simulation.trial_runner import TrialRunner
 
 _Latest: TypeAlias = dict[Hashable, Request]
 """The latest executed command about each thing: a claim, or an owner with a key."""
@@ -122,95 +120,3 @@ class Order(OwnChecker):
             if later is not None and later.number > request.number:
                 return later
         return None
-
-
-class LeakedResources(OwnChecker):
-    """Leaked resources: a client's transport removes everything temporary once it is no longer needed.
-
-    A client is *quiescent* at instants when its machine has nothing to run. At every such instant
-
-    * each connection that the client has made and not abandoned is in use, or being made;
-    * nothing waits for the end of the loop's turn.
-
-    While none of its protocols runs, a client has no mailbox and no bell, its local queues are empty, and only its own
-    rounds have sleepers.
-
-    A closed client has no link, no task and no sleeper.
-
-    Not seen: leftovers on a crashed or paused machine, and connections that programs make themselves.
-    """
-
-    name = "leaked resources"
-    every = 0.1
-
-    def look(self) -> Iterable[str]:
-        """Look at all clients."""
-        for runner, maintenance in self._quiescent():
-            yield from self._look_at(runner, maintenance)
-
-    def _quiescent(self) -> Iterator[tuple[TrialRunner, WatchedMaintenance]]:
-        for machine in self.sim.machines:
-            if not (machine.crashed or machine.paused or machine.ready):
-                for runner in self.runners(machine):
-                    if runner.maintenance is not None:
-                        yield runner, runner.maintenance
-
-    def _look_at(self, runner: TrialRunner, maintenance: WatchedMaintenance) -> Iterator[str]:
-        links = maintenance.own
-        left = [*self._connections(runner, maintenance), *_entries(links)]
-        if not runner.life.active:
-            left += _idle(runner, links)
-        if _is_closed(runner):
-            left += _closed(maintenance)
-        for what in left:
-            yield f"{runner.name} has left {what}"
-
-    def _connections(self, runner: TrialRunner, maintenance: WatchedMaintenance) -> Iterator[str]:
-        used = [connection_of(link) for links in runner.link_sets for link in links.links if link is not None]
-        joining = 0 if runner.sets is None else len(runner.sets.joining)
-        for indices, servers in self.sim.world.apart():
-            open_ones = [
-                connection
-                for server in servers
-                for connection in self.sim.network.route(runner.machine, server).connections
-                if self.sim.makers.get(connection) is runner and not connection.given_up and connection not in used
-            ]
-            if len(open_ones) > len(indices & set(maintenance._connecting)) + joining:
-                yield f"{len(open_ones)} connections to {servers[0].name} open that are not in use"
-
-
-def _is_closed(runner: TrialRunner) -> bool:
-    life = runner.life
-    return runner.closed and not life.active and (life.task is None or life.task.done())
-
-
-def _entries(links: WatchedLinks) -> Iterator[str]:
-    if links._batch:
-        yield f"{len(links._batch)} commands that were to be sent at the end of the turn"
-
-
-def _idle(runner: TrialRunner, links: WatchedLinks) -> Iterator[str]:
-    """While no protocol runs, look for entries that only protocols make."""
-    wakeups = runner.life.wakeups
-    asleep = sum(not isinstance(waitable, Request) for waitable in links._asleep)
-    counts = {
-        "mailboxes": len(wakeups._mailboxes),
-        "events": len(wakeups._events),
-        "sleepers": asleep,
-        "local queues": len(runner.session.queues._queues),
-    }
-    for name, count in counts.items():
-        if count:
-            yield f"{count} {name}, and no protocol runs"
-
-
-def _closed(maintenance: WatchedMaintenance) -> Iterator[str]:
-    links = maintenance.own
-    counts = {
-        "links": sum(link is not None for link in links.links),
-        "connecting tasks": len(maintenance._connecting),
-        "sleepers": len(links._asleep),
-    }
-    for name, count in counts.items():
-        if count:
-            yield f"{count} {name}, and is closed"
