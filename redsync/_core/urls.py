@@ -38,7 +38,7 @@ _SERVERS: Final = re.compile(
     r"redis(s?)\+(?:sentinel|cluster)://(?:([^@/?#]*)@)?([^@/?#]+)(?:/([^?#]*))?(?:\?([^#]*))?"
 )
 _SERVICE: Final = re.compile(r"([^/]+)(?:/([0-9]+))?/?")
-_HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^:\[\]]+)(?::([0-9]{1,5}))?")
+_HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|(?:[^:\[\].]{1,63}\.)*[^:\[\].]{1,63}\.?)(?::([0-9]{1,5}))?")
 
 
 class NodeUrlError(ValueError):

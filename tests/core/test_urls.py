@@ -125,6 +125,7 @@ INVALID = [
     ("redis+sentinel://s1/m/one", "is not a valid URL"),
     ("redis+sentinel://s1,/m", "names a server that is not host:port"),
     ("redis+sentinel://s1:0/m", "names a server that is not host:port"),
+    *((f"redis+sentinel://s1,{host}/m", "names a server that is not host:port") for host in ("s..2", ".s2", "s" * 64)),
     ("redis+sentinel://s1,s2:5,s1:26379/m", "names a server twice: list each once"),
     ("redis+sentinel://s1/m?replicas=two", "has replicas= with something that is not a number"),
     ("redis+sentinel://s1/m?replicas=1000", "has replicas= with something that is not a number"),
