@@ -160,12 +160,12 @@ def retry_after(session: Session, rates: Sequence[Rate], owner: Owner, wanted: i
 
 def _room_in(session: Session, pool: Pool, owner: Owner, window: Window, wanted: int) -> Steps[float]:
     # A node that forgot would report taken slots as free, but grants nothing.
-    looks, tally = yield from survey(session, pool, owner, holders=wanted + _MORE, guard=window.guard)
+    looks = yield from survey(session, pool, owner, holders=wanted + _MORE, guard=window.guard)
     # Waiters are served first. If there are many, the nodes have listed too few permits.
     awaited, permits = max(look.awaited for look in looks), pool.limit.permits
     if _MORE < awaited <= permits - wanted:
-        looks, tally = yield from survey(session, pool, owner, holders=awaited + wanted + _MORE, guard=window.guard)
-    left = _free_in(looks, permits, tally.quorum, awaited + wanted) if awaited + wanted <= permits else math.inf
+        looks = yield from survey(session, pool, owner, holders=awaited + wanted + _MORE, guard=window.guard)
+    left = _free_in(looks, permits, session.quorum, awaited + wanted) if awaited + wanted <= permits else math.inf
     return window.room_after(left)
 
 

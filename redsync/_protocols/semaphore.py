@@ -28,7 +28,6 @@ from redsync._core.client_records import ClientRecord
 from redsync._core.effects import Broadcast, Steps, Tell, broadcast, tell
 from redsync._core.holds import HoldState, Owner
 from redsync._core.permits import MAX_PERMITS, Limit, PermitState, SlotKeys, next_version, read_slots
-from redsync._core.quorum import Tally
 from redsync._core.scripts import Arg, ClaimKind, Command, Script
 from redsync._core.session import Session
 from redsync._core.timing import milliseconds
@@ -216,8 +215,8 @@ class PermitHolder:
 
 def survey(
     session: Session, pool: Pool, owner: Owner, *, holders: int = 0, guard: float = 0.0, stated: bool = True
-) -> Steps[tuple[list[Look], Tally]]:
-    """Ask all nodes; return the looks of a quorum of them or more, and the round.
+) -> Steps[list[Look]]:
+    """Ask all nodes; return the looks of a quorum of them or more.
 
     Nodes that lack the limit of a resize that the client knows, or that another node knows, learn it.
 
@@ -233,10 +232,9 @@ def survey(
     if holders > _MANY:
         # This finds out hung nodes, so the longer look does not wait for these.
         yield from _look(session, pool, owner, 0, guard)
-    tally = yield from _look(session, pool, owner, holders, guard)
-    looks: list[Look] = tally.grants
+    looks = yield from _look(session, pool, owner, holders, guard)
     others = [look.limit for look in looks if look.limit and look.contradicts(pool.limit, stated=stated)]
-    if len(others) > len(looks) - tally.quorum:
+    if len(others) > len(looks) - session.quorum:
         raise pool.limit.differs(pool.name, others[0])
     known = [look.limit for look in looks if not look.contradicts(pool.limit, stated=False)]
     for limit in known:
@@ -244,7 +242,7 @@ def survey(
             pool.limit.learn(limit.version, limit.permits)
     if any((limit.version if limit else 0) < pool.limit.version for limit in known):
         yield from tell(Tell(_inspect(pool, 0), owner))
-    return looks, tally
+    return looks
 
 
 def _inspect(pool: Pool, holders: int, memory: Arg = 0) -> Command:
@@ -252,8 +250,8 @@ def _inspect(pool: Pool, holders: int, memory: Arg = 0) -> Command:
     return Command(INSPECT, pool.keys.all, (holders, memory, limit.version, limit.permits, *limit.window))
 
 
-def _look(session: Session, pool: Pool, owner: Owner, holders: int, guard: float) -> Steps[Tally]:
-    """Ask all nodes, each for a `Look`; return a round with a quorum of these."""
+def _look(session: Session, pool: Pool, owner: Owner, holders: int, guard: float) -> Steps[list[Look]]:
+    """Ask all nodes; return the looks of a quorum of them or more."""
 
     def parse(reply: Any) -> Look | Refusal:
         return WRONG_TYPE if reply.__class__ is int and reply == 0 else Look.read(reply)
@@ -265,7 +263,7 @@ def _look(session: Session, pool: Pool, owner: Owner, holders: int, guard: float
     if tally.granted < tally.quorum:
         noun = pool.limit.noun
         raise type_error(pool.name, tally, noun) or no_quorum(pool.name, tally, noun)
-    return tally
+    return tally.grants
 
 
 def _permits(looks: Sequence[Look], limit: Limit) -> int:
@@ -282,7 +280,7 @@ def limit_of(session: Session, pool: Pool, owner: Owner) -> Steps[int]:
         QuorumError: Too few nodes answered.
         KeyTypeError: The key holds a value of another type.
     """
-    looks, _ = yield from survey(session, pool, owner)
+    looks = yield from survey(session, pool, owner)
     return _permits(looks, pool.limit)
 
 
@@ -295,9 +293,9 @@ def available(session: Session, pool: Pool, owner: Owner, guard: float = 0.0) ->
         QuorumError: Too few nodes answered.
         KeyTypeError: The key holds a value of another type.
     """
-    looks, tally = yield from survey(session, pool, owner, guard=guard)
+    looks = yield from survey(session, pool, owner, guard=guard)
     taken = Counter(slot for look in looks for slot in look.taken)
-    blocked = sum(len(looks) - count < tally.quorum for count in taken.values())
+    blocked = sum(len(looks) - count < session.quorum for count in taken.values())
     return max(0, _permits(looks, pool.limit) - blocked)
 
 
@@ -308,7 +306,7 @@ def holders_of(session: Session, pool: Pool, owner: Owner) -> Steps[tuple[Permit
         QuorumError: Too few nodes answered.
         KeyTypeError: The key holds a value of another type.
     """
-    looks, tally = yield from survey(session, pool, owner, holders=MAX_PERMITS)
+    looks = yield from survey(session, pool, owner, holders=MAX_PERMITS)
     votes: dict[str, Counter[int]] = defaultdict(Counter)
     lasting: dict[str, list[float]] = defaultdict(list)
     clients: dict[str, ClientRecord | None] = {}
@@ -319,9 +317,9 @@ def holders_of(session: Session, pool: Pool, owner: Owner) -> Steps[tuple[Permit
             clients[permit] = client or clients.get(permit)
     found = []
     for permit, counts in votes.items():
-        slots = tuple(sorted(slot for slot, count in counts.items() if count >= tally.quorum))
+        slots = tuple(sorted(slot for slot, count in counts.items() if count >= session.quorum))
         if slots:
-            remaining = sorted(lasting[permit], reverse=True)[tally.quorum - 1]
+            remaining = sorted(lasting[permit], reverse=True)[session.quorum - 1]
             host, pid, program, since, *_ = clients[permit] or (None,) * 4
             found.append(PermitHolder(permit, permit.partition(":")[0], host, pid, slots, remaining, program, since))
     return tuple(sorted(found, key=lambda holder: (holder.remaining, holder.id)))
@@ -334,7 +332,7 @@ def resize(session: Session, pool: Pool, owner: Owner, permits: int) -> Steps[No
         QuorumError: Too few nodes answered. If any did, the new limit may still come into force.
         KeyTypeError: The key holds a value of another type.
     """
-    looks, _ = yield from survey(session, pool, owner, stated=False)
+    looks = yield from survey(session, pool, owner, stated=False)
     # The median of the nodes' clocks: one wrong clock can't shift it far.
     now_ms = sorted(look.now_ms for look in looks)[(len(looks) - 1) // 2]
     pool.limit.learn(next_version(pool.limit.version, permits, now_ms), permits)
