@@ -164,7 +164,7 @@ MISTAKES = [
         patch=around(acquiring, "_roll_back", lambda undo: lambda *args, leave: undo(*args, leave=False)),
     ),
     Mistake(
-        "claims have no end", LeakedClaims, " forever$", 0,
+        "claims have no end", Expiry, "keeps .* for inf ms longer", 0,
         scripts=script("lock_acquire", ("redis.call('pexpire', KEYS[1], ARGV[3])\n  end", "end")),
     ),
     Mistake(

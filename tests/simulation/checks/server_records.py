@@ -270,16 +270,14 @@ class LeakedClaims(OwnChecker):
       to it (a waiter for a read-write lock has lost its place by then);
     * each unexpired place in a queue there belongs to an acquire that is still waiting, or to a hold;
     * each unexpired place of a latch there belongs to a waiter of that latch;
-    * each permit of a rate limiter there belongs to a success: to an acquire that was won and not rolled back;
-    * at any time, for every client: the keys of claims expire, and no later than the longest requested lease; those of
-      a semaphore last for twice that. `Expiry` judges each claim.
+    * each permit of a rate limiter there belongs to a success: to an acquire that was won and not rolled back.
 
     Commands on their way to a node, and commands that the client keeps for a node it can't reach, are not yet answered.
     So the only extra time is `_QUIESCENCE`, in which a client that has just begun to connect may hold its commands.
-    Only the last point judges what a crashed client leaves.
+    `Expiry` judges what a crashed client leaves.
 
     One thing is excused: leftovers of commands that a node executed after the client had abandoned their connection, so
-    perhaps later than their rollback. They expire, which the last point checks.
+    perhaps later than their rollback. They expire.
 
     Not seen: slots that a node keeps for a permit beyond those that its hold or success has; nodes to which a client
     has no connection, or has pending commands; clients that are closed; nodes, and clients on machines, whose clock has
@@ -295,7 +293,6 @@ class LeakedClaims(OwnChecker):
         self._rounds: Final = Rounds()
         self._strays: Final[dict[tuple[int, bytes, bytes, bytes], int]] = {}
         self._names: Final[dict[bytes, tuple[bytes, bytes]]] = {}
-        self._semaphores: Final[dict[bytes, None]] = {}
         self._latches: Final[dict[bytes, bytes]] = {}
         self._limiters: Final[dict[bytes, None]] = {}
         self._spent: Final[dict[tuple[bytes, bytes], None]] = {}
@@ -334,7 +331,6 @@ class LeakedClaims(OwnChecker):
             since = self._left[text] = before.get(text, self.sim.now)
             if self.sim.now >= since + _QUIESCENCE:
                 yield text
-        yield from self._look_at_expiries()
 
     def _look_at_clients(self) -> Iterator[str]:
         """Return leftovers, which may stay for a moment."""
@@ -368,10 +364,7 @@ class LeakedClaims(OwnChecker):
                     self._limiters[claim.key] = None
             elif sent.script.endswith("_abandon"):
                 self._spent.pop((claim.key, claim.id), None)
-            noun, verb = parse(sent.script)
-            if noun == PERMIT and verb != "renew":
-                self._names[sent.keys[0]], self._semaphores[sent.keys[0]] = (sent.keys[1], sent.keys[2]), None
-            elif verb != "renew" and any(b"_queue:" in each for each in sent.keys):
+            if not sent.script.endswith("_renew") and any(b"_queue:" in each for each in sent.keys):
                 self._names[sent.keys[0]] = sent.keys[1], sent.keys[2]
             else:
                 self._names.setdefault(claim.key, (b"", b""))
@@ -447,18 +440,6 @@ class LeakedClaims(OwnChecker):
     def _may_be_won(self, runner: TrialRunner, key: bytes, claim: bytes) -> bool:
         since = self.sim.now - _UNDECIDED
         return self._disturbed > since or self._rounds.asks(runner.name, key, claim, since)
-
-    def _look_at_expiries(self) -> Iterator[str]:
-        for node in self.sim.nodes:
-            allowed = (self._longest + self.sim.fault_free.lag(node.clock)) * 1000 + 2
-            for key in self._names:
-                found = node.store.peek(key)
-                if found is None:
-                    continue
-                name = key.decode(errors="replace")
-                if found[1] is None or found[1] > (2 * allowed if key in self._semaphores else allowed):
-                    lasting = "forever" if found[1] is None else f"for another {found[1]} ms"
-                    yield f"{node.name} keeps {name!r} {lasting}"
 
 
 def _concerned(executed: Executed, names: Mapping[bytes, tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes, bytes]]:
