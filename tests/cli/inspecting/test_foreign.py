@@ -72,16 +72,6 @@ def test_break_guesses_no_owner(raw, redsync, word):
     assert kept(raw, "x")
 
 
-def test_show_takes_no_other_hash_for_a_lock(raw, redsync):
-    on_each(raw, "HSET", "visits", "today", 5)
-    on_each(raw, "HSET", "user:7", "name", "Ada", "mail", "x")
-    for name in "visits", "user:7":
-        done = redsync("show", name, BARE)
-        assert done.out.startswith(f"{name}: hash\n")
-        assert redsync("break", name, "--owner", "today", "--yes", BARE).status == 1
-        assert kept(raw, name)
-
-
 def test_ls_without_a_prefix_lists_locks_and_not_the_whole_database(make_client, raw, redsync):
     three = make_client(n=3, prefix="")
     held = three.get_lock("lock"), three.get_mutex("mutex"), three.get_semaphore("permits", 2), three.get_fair_lock("f")
