@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 
 from redsync.testing.simulator.simulation import Checker
 from redsync.testing.simulator.trace_events import Faulted
-from tests.simulation.checks import OF_GROUPS, Order
+from tests.simulation.checks import OF_GROUPS
 from tests.simulation.topologies import world_for
 from tests.simulation.trial import Trial
 from tests.simulation.trial_faults import LatePushes, Rewinds, TrialNemesis
@@ -195,9 +195,6 @@ def simulate(
     if checkers is None:
         checkers = (OF_GROUPS if unlisted else world_for(replicas, cluster=cluster).CHECKERS)[kind]
     several = _sets(seed) if sets is None else sets
-    if several > 1:
-        # Between two sets there is no order.
-        checkers = [checker for checker in checkers if checker is not Order]
     sim = Trial(
         seed,
         nodes=count,

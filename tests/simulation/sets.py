@@ -11,7 +11,7 @@ over the maintenance's.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from redsync._core.effects import Broadcast
 from redsync._drivers.acknowledgements import hold_back
@@ -35,16 +35,8 @@ _PAUSE: Final = 0.1
 """Seconds after a failed connection until a set tries again."""
 
 
-class Handed(NamedTuple):
-    """A client matched a reply to a request; only for checkers, not in the trace."""
-
-    client: str
-    node: int
-    request: Request
-
-
 class _Links(WatchedLinks):
-    """A set whose releases wait for other sets, and that shows checkers which request gets each reply."""
+    """A set whose releases wait for other sets."""
 
     _runner: TrialRunner
 
@@ -54,18 +46,6 @@ class _Links(WatchedLinks):
         if (sets := self._runner.sets) is not None:
             for request in requests:
                 sets.keep_behind(request, self)
-
-    def _count(self, link: AnyLink, request: Request, reply: Any, now: float) -> None:
-        super()._count(link, request, reply, now)
-        self._show(link, request)
-
-    def _take_error(self, link: AnyLink, request: Request, text: str, now: float) -> None:
-        super()._take_error(link, request, text, now)
-        self._show(link, request)
-
-    def _show(self, link: AnyLink, request: Request) -> None:
-        if link.pending:  # else the link was discarded
-            self._runner.sim.show(Handed(self._runner.name, link.index, request))
 
 
 class LendingMaintenance(WatchedMaintenance):

@@ -41,7 +41,6 @@ from tests.simulation.checks import (
     LeakedClaims,
     Liveness,
     LossTold,
-    Order,
     OwnChecker,
     PermitBound,
     Reentrancy,
@@ -90,7 +89,6 @@ from tests.support.mistakes import (
     one_suffices,
     remember_latest,
     script,
-    send_again_whatever_came_since,
     settle_blindly,
     take_more_than_is_left,
     undo_unless_it_ends,
@@ -313,10 +311,6 @@ MISTAKES = [
     Mistake(
         "pending releases are never sent", LeakedClaims, "ownerless", RELEASE_THAT_WAITS,
         patch=instead(PendingReleases, "due", lambda *_: []),
-    ),
-    Mistake(
-        "a command sent again overtakes a later one", Order, "executed .* behind", 16,
-        patch=instead(AioLinkSet, "_reload", send_again_whatever_came_since),
     ),
     Mistake(
         "a release does not wait for other sets", LeakedClaims, "ownerless|without a waiter", 21,

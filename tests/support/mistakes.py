@@ -14,7 +14,6 @@ from redsync._drivers.acknowledgements import wait_commands
 from redsync._drivers.discovery import Locator, Report, needed_of
 from redsync._drivers.handshake_connections import pack
 from redsync._drivers.nodes import Node
-from redsync._drivers.requests import NOTHING_TOLD, Request
 from redsync._protocols import latch
 from redsync._protocols.answers import refusals_of_owners
 from tests.simulation.checks import PermitBound
@@ -168,13 +167,6 @@ def forget_pending(discard):
         discard(links, link, reason, **options)
 
     return discard_all
-
-
-def send_again_whatever_came_since(links, link, request, now):
-    load = Request(NOTHING_TOLD, None)
-    load.command = None
-    load.data = pack(b"SCRIPT", b"LOAD", request.command.script.source)
-    links._post(link, [load, request], now)
 
 
 def observe_replicas():

@@ -24,9 +24,8 @@ from tests.simulation.checks.latch_knowledge import LatchNeverEarly, LatchOpens
 from tests.simulation.checks.limits import PermitBound, SlidingWindow, Slots
 from tests.simulation.checks.served import Liveness
 from tests.simulation.checks.server_records import Admission, Expiry, LeakedClaims
-from tests.simulation.checks.transport import Order
 
-_LEFT: Final = (LeakedClaims, Expiry, Liveness, Order)
+_LEFT: Final = (LeakedClaims, Expiry, Liveness)
 _LOCKS: Final = (Exclusion, Reentrancy, Renewal, LossTold, *_LEFT)
 _READ_WRITE: Final = (Exclusion, Admission, Reentrancy, Renewal, LossTold, *_LEFT)
 _PERMITS: Final = (Exclusion, PermitBound, Slots, Renewal, LossTold, *_LEFT)
