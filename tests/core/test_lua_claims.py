@@ -111,12 +111,6 @@ def test_renew_decides_on_each_of_many_claims_by_itself(claims, lasts, write_for
     assert all(lasts(claims.left(b"redsync:" + name), wanted) for name, wanted in left.items())
 
 
-def test_renew_takes_as_many_claims_as_the_watchdog_sends(claims):
-    asked = [(b"lock %d" % i, ME, 1, LEASE) for i in range(200)]
-    assert claims.renew(*asked) == [1] * 200
-    assert claims.renew(*asked) == [2] * 200
-
-
 @pytest.mark.parametrize("holder", [ME, OTHER, None])
 def test_release_that_a_node_refuses_is_an_error_and_no_refusal(claims, holder):
     """The client must send it again, and must not take the claim for gone: a late ask may still make it."""

@@ -21,9 +21,6 @@ class FencedNode(Claims):
         words = owner, 1, LEASE, "0,-,", PLACE, 0, wake_channel(owner), ask_id, known
         return self.node.run("fenced_lock_acquire", (*KEYS.all, *TOKENS), *words)
 
-    def write_back(self, token, owner=ME):
-        return self.node.run("fenced_lock_write_back", (KEYS.lock, KEYS.token), owner, token)
-
     @property
     def token(self):
         return int(self.redis.get(KEYS.token))

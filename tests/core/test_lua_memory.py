@@ -106,11 +106,11 @@ def test_record_of_a_process_unknown_to_the_asker_does_not_count(claims, ask):
 # Renewals.
 
 
-def test_renewal_of_many_claims_finds_its_flag_after_them(claims):
-    renewed = [(b"lock %d" % i, ME, 1, LEASE) for i in range(5)]
-    assert claims.renew(*renewed) == [1] * 5
+def test_renewal_of_as_many_claims_as_the_watchdog_sends_finds_its_flag_after_them(claims):
+    renewed = [(b"lock %d" % i, ME, 1, LEASE) for i in range(200)]
+    assert claims.renew(*renewed) == [1] * 200
     assert not claims.redis.exists(BIRTH_KEY), "without a guard it writes no record"
-    assert claims.renew(*renewed, guarded=True) == [2] * 5
+    assert claims.renew(*renewed, guarded=True) == [2] * 200
     assert birth(claims)[0] == "newborn"
 
 

@@ -143,11 +143,6 @@ OWNER = f"{CLIENT}:7:1".encode()
 """A claim of that client."""
 
 
-def holders(claims):
-    """Return the kind of the name, and the claims there: claim, count, mode, remaining ms, record."""
-    return claims.inspect()[:2]
-
-
 # The client behind the holder.
 
 
@@ -161,7 +156,8 @@ FOREIGN = [b"any value", b"", b":7", f"{CLIENT}:".encode(), f" {CLIENT}:7:1".enc
 @pytest.mark.parametrize("owner", [OWNER, *FOREIGN])
 def test_inspect_shows_the_record_of_the_holders_client_and_no_other(mutexes, owner):
     def record():
-        return holders(mutexes)[1][0][4]
+        _, [[*_, record]], *_ = mutexes.inspect()
+        return record
 
     mutexes.put(owner)
     announce(mutexes, "")

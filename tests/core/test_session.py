@@ -5,16 +5,11 @@ from redsync._core.keys import LockKeys
 from redsync._core.session import Session
 from redsync._core.timing import Timing
 
-TIMING = Timing(30.0, restart_guard=30.0)
 KEYS = LockKeys.of(b"redsync:", b"x")
 
 
-def session_with(timing=TIMING):
-    return Session(3, timing, HoldTable(lambda: None), lambda: 0.5)
-
-
 def test_locks_that_met_others_are_remembered_until_they_are_free_again_and_never_too_many():
-    session = session_with()
+    session = Session(3, Timing(30.0), HoldTable(lambda: None), lambda: 0.5)
     session.note_others(KEYS.lock, met=True)
     assert KEYS.lock in session.contended
     session.note_others(KEYS.lock, met=False)

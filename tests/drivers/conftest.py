@@ -13,6 +13,7 @@ from redsync import Client
 from redsync._core.effects import Broadcast, broadcast
 from redsync._core.scripts import Command, Script
 from redsync.testing import LocalNodes
+from tests.support.locks import connect_set
 from tests.support.scripted import Desk
 from tests.support.sentinels import FakeSentinels
 
@@ -58,6 +59,14 @@ def make_lasting(nodes):
     yield make
     for client in clients:
         client.close()
+
+
+@pytest.fixture
+def lasting(make_lasting):
+    """Such a client, with a set of connections for threads that ask."""
+    client = make_lasting()
+    connect_set(client)
+    return client
 
 
 @pytest.fixture

@@ -34,10 +34,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning"
 @pytest.fixture
 def connected(desk):
     """A set with a link to each of three nodes, and the far ends."""
-    link_set, fars = desk.connected()
-    yield link_set, fars
-    if not link_set.closed:
-        link_set.end("the test is over", orderly=True)
+    return desk.connected()
 
 
 @pytest.fixture
@@ -103,16 +100,12 @@ def test_error_is_a_failed_vote_and_the_nodes_last_error(desk, link_set, fars):
     assert desk.pending() == [0, 0, 0], "it need not get it"
 
 
-def test_observers_learn_how_long_each_counted_reply_took():
-    desk = Desk()
-    link_set, fars = desk.connected()
+def test_observers_learn_how_long_each_counted_reply_took(desk, link_set, fars):
     request = desk.ask(link_set)
     desk.now += 0.25
     fars[1].say(YES)
     hear(link_set)
     assert request.tally.ballots[1][3] - request.tally.sent_at == 0.25
-    link_set.end("over", orderly=True)
-    desk.close()
 
 
 # Scripts that a node has forgotten.
@@ -134,7 +127,6 @@ def test_forgotten_script_is_loaded_and_the_command_sent_again(desk, slot):
     fars[1].say(YES)
     hear(link_set)
     assert choices(request.tally) == [None, "granted", None]
-    link_set.end("over", orderly=True)
 
 
 @pytest.mark.parametrize("case", ["again", "something was sent behind it"])
@@ -167,7 +159,6 @@ def test_node_without_a_link_fails_at_once_with_its_reason(desk):
     assert request.done
     assert request.tally.without_quorum
     assert request.tally.sent == 0b001
-    link_set.end("over", orderly=True)
 
 
 def test_node_that_remembers_too_little_gets_no_new_claims_but_everything_else(desk, link_set, fars):
@@ -250,7 +241,6 @@ def test_vote_counts_only_while_its_server_is_known_to_be_the_master():
     vote(6.1)
     vote(0.0, guard=9.0, moves=True)
     assert votes == ["granted", "failed", "granted", "failed"]
-    link_set.end("over", orderly=True)
     desk.close()
 
 
@@ -393,8 +383,6 @@ def test_unanswered_commands_over_all_sets_of_callers_are_limited(desk):
     sets = [desk.connected()[0] for _ in range(4)]
     desk.releases.others = lambda: sets
     sent = [[desk.ask(each).tally.sent for _ in range(500)].count(0b111) for each in sets]
-    for each in sets:
-        each.end("the test is over", orderly=True)
     assert sent[:2] == [500, 500]
     assert sum(sent) < 1100
     assert min(sent) > 20
@@ -534,7 +522,6 @@ def test_missing_vote_of_a_node_that_waits_for_its_replicas_is_blamed_on_them():
         desk.ask(link_set).tally.replies[0].startswith("UNACKNOWLEDGED 1 of its replicas must have the vote: owes 2 ")
     )
     assert desk.nodes[0].last_error.startswith("UNACKNOWLEDGED")
-    link_set.end("over", orderly=True)
     desk.close()
 
 
@@ -565,7 +552,6 @@ def test_release_becomes_pending_where_it_can_not_be_sent(desk):
     assert desk.pending() == [0, 0, 1]
     assert take(desk.releases, 2, desk.now) == [release]
     assert desk.changes == 1
-    link_set.end("over", orderly=True)
 
 
 def test_release_that_no_node_would_ever_execute_is_not_sent_again(desk, link_set, fars):
@@ -660,7 +646,6 @@ def test_missing_are_the_nodes_that_are_up_and_have_no_link(desk):
     assert [each and each.index for each in link_set.links] == [0, None, None]
     assert link_set.missing(desk.now) == [], "not at once"
     assert link_set.missing(desk.now + 0.2) == [desk.nodes[1]]
-    link_set.end("over", orderly=True)
 
 
 def test_connection_that_comes_after_the_end_is_closed(desk):
@@ -744,7 +729,6 @@ def tcp(desk):
     link_set.install(Link(desk.nodes[0], HandshakeConnection(near, 5.0)))
     with far:
         yield link_set, link_set.links[0], far
-    link_set.end("the test is over", orderly=True)
 
 
 def read_to_the_end(sock):

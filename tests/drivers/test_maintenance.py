@@ -97,30 +97,20 @@ def test_own_connections_carry_many_commands_of_callers_although_theirs_have_man
 def test_connections_of_a_torn_set_are_ended_before_anything_else_is_sent(tended):
     """A late command in them must not come behind the release that follows it."""
     sets, fars = tended.lend()
-    request = tended.desk.ask(sets[0], b"claim", deliver_to=0b111)
+    request = tended.desk.ask(sets[0], b"claim")
+    tended.desk.tell(sets[0], b"undo")
     tended.pool.throw_away(sets)
     tended.post(tended.desk.release(b"posted"))
-    tended.desk.releases.add(0, [tended.desk.release(b"pending")])
     tended.turn()
     assert request.done
     assert all(far.ended() for far in fars)
-    assert [far.commands()[0] for far in tended.fars] == [
-        [b"CLIENT", b"KILL", b"ID", b"%d" % (70 + index)] for index in range(3)
-    ]
+    for index, far in enumerate(tended.fars):
+        kill, *others = far.commands()
+        assert kill == [b"CLIENT", b"KILL", b"ID", b"%d" % (70 + index)]
+        assert sorted(words[-1] for words in others) == [b"posted", b"undo"]
+        far.say(OK, YES, YES)
     tended.turn()
     assert len(tended.pool) == 0, "there is room for another"
-
-
-def test_pending_releases_of_a_torn_set_follow_the_end_of_its_connections(tended):
-    sets, _ = tended.lend()
-    tended.desk.ask(sets[0], b"claim")
-    tended.desk.tell(sets[0], b"undo")
-    tended.pool.throw_away(sets)
-    tended.turn()
-    assert [far.last_words() for far in tended.fars] == [[b"%d" % (70 + index), b"undo"] for index in range(3)]
-    for far in tended.fars:
-        far.say(OK, YES)
-    tended.turn()
     assert tended.desk.pending() == [0, 0, 0]
     assert not any(node.former for node in tended.desk.nodes)
     assert not tended.own.owes
@@ -186,14 +176,10 @@ def test_requests_of_a_closed_client_are_done(tended):
 # Idle sets.
 
 
-def rest(tended):
-    sets, fars = tended.lend()
-    return sets, sets[0], fars
-
-
 def test_late_replies_in_idle_sets_are_read(tended):
     """Else the node would seem silent to the next borrower."""
-    sets, link_set, fars = rest(tended)
+    sets, fars = tended.lend()
+    (link_set,) = sets
     tended.desk.ask(link_set)
     for far in fars[:2]:
         far.say(YES)
@@ -208,7 +194,8 @@ def test_late_replies_in_idle_sets_are_read(tended):
 
 def test_silent_node_is_found_in_an_idle_set_and_asked_over_the_own_link(tended):
     """A set that no thread uses would not tell for how long its node is silent."""
-    sets, link_set, fars = rest(tended)
+    sets, fars = tended.lend()
+    (link_set,) = sets
     tended.desk.ask(link_set)
     for far in fars[:2]:
         far.say(YES)
@@ -230,7 +217,7 @@ def test_silent_node_is_found_in_an_idle_set_and_asked_over_the_own_link(tended)
 
 
 def test_sets_that_rest_for_long_are_closed_but_for_one(tended, monkeypatch):
-    (first, _, first_fars), (second, _, second_fars) = rest(tended), rest(tended)
+    (first, first_fars), (second, second_fars) = tended.lend(), tended.lend()
     tended.pool.take_back(first)
     tended.pool.take_back(second)
     tended.turn(later=maintenances._KEPT_IDLE - 1.0)
@@ -274,11 +261,9 @@ def test_node_with_another_server_is_connected_anew(tended):
     assert not node.connected
 
 
-def test_set_does_not_use_a_connection_that_was_begun_before_the_node_moved(make_lasting, monkeypatch, eventually):
+def test_set_does_not_use_a_connection_that_was_begun_before_the_node_moved(lasting, monkeypatch, eventually):
     """It leads to the former server, which may be that of another node by now, and would have two votes."""
-    client = make_lasting()
-    connect_set(client)
-    node, opened = client.runner.nodes[0], Node.open
+    node, opened = lasting.runner.nodes[0], Node.open
 
     def moved(self, timeout):
         connection = opened(self, timeout)
@@ -287,8 +272,8 @@ def test_set_does_not_use_a_connection_that_was_begun_before_the_node_moved(make
         return connection
 
     monkeypatch.setattr(Node, "open", moved)
-    link_set = LinkSet(client.runner.life)
-    client.runner.life.maintenance.connect(link_set, [node])
+    link_set = LinkSet(lasting.runner.life)
+    lasting.runner.life.maintenance.connect(link_set, [node])
     eventually(lambda: link_set._arrivals)
     link_set.take_arrivals()
     assert link_set.links[0] is None or link_set.links[0].generation < node.generation

@@ -29,9 +29,6 @@ class Net:
         self.life = StandIn(self.nodes, lambda: self.now, restart_guard=restart_guard)
         self.registry = NodeRegistry(self.life, self, 2.0, lambda: None)
 
-    def reconsider(self):
-        pass
-
     def meet(self, i):
         """Meet the server at an address; return True if it is accepted."""
         node = self.nodes[i]

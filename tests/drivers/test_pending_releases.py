@@ -122,9 +122,7 @@ def sets(desk):
     """Three sets with links to three nodes; the far ends of the first."""
     made = [desk.connected() for _ in range(3)]
     desk.releases.others = lambda: [link_set for link_set, _ in made]
-    yield [link_set for link_set, _ in made], made[0][1]
-    for link_set, _ in made:
-        link_set.end("the test is over", orderly=True)
+    return [link_set for link_set, _ in made], made[0][1]
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 import pytest
 import redis
@@ -15,19 +15,17 @@ from redsync._drivers import any_runner, threads
 from redsync._drivers.environment import clock
 from redsync._drivers.maintenance import Maintenance
 from redsync._drivers.requests import Waitable
-from redsync.testing import FaultProxy
+from redsync._signal_safe import SafeEvent
 from tests.drivers.conftest import LOOKS, Password, script, stand_by
 from tests.support.forks import in_child
 from tests.support.injection import Interruption
-from tests.support.locks import PATIENCE, connect_set
+from tests.support.locks import PATIENCE
 from tests.support.traced import at_each_line
 
 
 @pytest.fixture
-def client(nodes):
-    with Client(nodes.urls, lease=60.0, restart_guard=0.0) as client:
-        connect_set(client)
-        yield client
+def client(lasting):
+    return lasting
 
 
 @pytest.fixture
@@ -142,7 +140,7 @@ def test_first_use_that_was_interrupted_can_be_repeated(nodes, monkeypatch):
 
         def use():
             struck.clear()
-            monkeypatch.setattr(threading.Event, "is_set", lambda event: False)
+            monkeypatch.setattr(SafeEvent, "is_set", lambda event: False)
             said = []
             for _ in range(3):
                 try:
@@ -155,15 +153,12 @@ def test_first_use_that_was_interrupted_can_be_repeated(nodes, monkeypatch):
         assert in_child(use) == "interrupted interrupted True"
 
 
-def test_first_try_that_does_not_wait_succeeds_with_nodes_far_away(nodes):
-    with ExitStack() as stack:
-        proxies = [stack.enter_context(FaultProxy(port)) for port in nodes.ports]
-        for proxy in proxies:
-            proxy.delay = 0.1
-        client = stack.enter_context(Client([proxy.url for proxy in proxies], node_timeout=5.0, restart_guard=0.0))
-        lock = client.get_lock("x")
-        assert lock.acquire(blocking=False)
-        lock.release()
+def test_first_try_that_does_not_wait_succeeds_with_nodes_far_away(make_client, proxies):
+    for proxy in proxies:
+        proxy.delay = 0.1
+    lock = make_client([proxy.url for proxy in proxies], node_timeout=5.0).get_lock("x")
+    assert lock.acquire(blocking=False)
+    lock.release()
 
 
 def test_node_is_tried_again_even_if_the_application_exits_when_asked_for_a_password(nodes, make_client, eventually):

@@ -33,7 +33,7 @@ from redsync._drivers.threads import Call
 from redsync._facades.multi_hold import Performing
 from tests.support.injection import Interruption, alarm, inject
 from tests.support.leftovers import become
-from tests.support.locks import PATIENCE, connect_set
+from tests.support.locks import PATIENCE
 from tests.support.sweeps import swept
 
 MANY = pytest.mark.parametrize("points", [12, *swept(100)], indirect=True)
@@ -51,10 +51,8 @@ def points(request, seed):
 
 
 @pytest.fixture
-def client(make_lasting):
-    client = make_lasting()
-    connect_set(client)
-    return client
+def client(lasting):
+    return lasting
 
 
 def use(client):

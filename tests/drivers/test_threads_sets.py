@@ -206,19 +206,15 @@ def test_cancelled_success_does_not_come_back_by_a_message_that_the_maintenance_
     assert limiter.retry_after() == 0.0
 
 
-def test_release_goes_out_again_behind_what_nodes_have_not_answered_over_another_set(
-    make_lasting, nodes, raw, eventually
-):
+def test_release_goes_out_again_behind_what_nodes_have_not_answered_over_another_set(lasting, nodes, raw, eventually):
     """A node that hangs may execute the claim after the release, which comes over another connection."""
-    client = make_lasting()
-    connect_set(client)
-    lock = client.get_lock("x")
+    lock = lasting.get_lock("x")
     nodes.pause(2)
     try:
         assert lock.acquire(timeout=PATIENCE)
-        with all_sets_lent(client):
+        with all_sets_lent(lasting):
             lock.release()
-            assert client.nodes()[2].pending == 1
+            assert lasting.nodes()[2].pending == 1
     finally:
         nodes.resume(2)
     eventually(lambda: not any(claims(node) for node in raw))
@@ -237,11 +233,9 @@ def test_release_returns_once_nodes_that_have_not_answered_a_renewal_have_execut
     assert sum(bool(claims(node)) for node in raw) < 3
 
 
-def test_renewal_is_made_and_sent_in_one_step(make_lasting, monkeypatch, eventually):
+def test_renewal_is_made_and_sent_in_one_step(lasting, monkeypatch, eventually):
     """Else its thread could wait for the processor in between, and a release over another set would come first."""
-    client = make_lasting()
-    connect_set(client)
-    life, send, renewals = client.runner.life, client.runner.life.send, []
+    life, send, renewals = lasting.runner.life, lasting.runner.life.send, []
 
     def watched(request, link_set):
         if request.command.script.name == "lock_renew":
@@ -249,7 +243,7 @@ def test_renewal_is_made_and_sent_in_one_step(make_lasting, monkeypatch, eventua
         send(request, link_set)
 
     monkeypatch.setattr(life, "send", watched)
-    with client.get_lock("x") as hold:
+    with lasting.get_lock("x") as hold:
         eventually(lambda: renewals)
         # Until it finds a free set: the maintenance sends later what it carries for others.
         eventually(lambda: hold.extend() or not all(is_own for is_own, _ in renewals))
@@ -257,11 +251,9 @@ def test_renewal_is_made_and_sent_in_one_step(make_lasting, monkeypatch, eventua
     assert all(in_step for is_own, in_step in renewals if not is_own)
 
 
-def test_renewal_that_a_release_of_some_permits_overtakes_is_no_loss(make_lasting, monkeypatch, eventually):
+def test_renewal_that_a_release_of_some_permits_overtakes_is_no_loss(lasting, monkeypatch, eventually):
     """It goes out over another connection, on which a packet may get lost."""
-    client = make_lasting()
-    connect_set(client)
-    life, semaphore = client.runner.life, client.get_semaphore("x", 3)
+    life, semaphore = lasting.runner.life, lasting.get_semaphore("x", 3)
     send, renewals = life.send, []
 
     def overtaken(request, link_set):
@@ -281,11 +273,9 @@ def test_renewal_that_a_release_of_some_permits_overtakes_is_no_loss(make_lastin
     permit.release()
 
 
-def test_rollback_after_an_interruption_is_left_to_the_maintenance(make_lasting, raw, monkeypatch, eventually):
+def test_rollback_after_an_interruption_is_left_to_the_maintenance(lasting, raw, monkeypatch, eventually):
     """Which first ends the connections that were in use: the claim may still be in one of them."""
-    client = make_lasting()
-    connect_set(client)
-    life, wait, struck, borrowed = client.runner.life, LinkSet.wait, [], []
+    life, wait, struck, borrowed = lasting.runner.life, LinkSet.wait, [], []
     borrow = life.pool.borrow
 
     def strike(link_set, *args):
@@ -297,25 +287,23 @@ def test_rollback_after_an_interruption_is_left_to_the_maintenance(make_lasting,
     monkeypatch.setattr(LinkSet, "wait", strike)
     monkeypatch.setattr(life.pool, "borrow", lambda into: borrowed.append(1) or borrow(into))
     with pytest.raises(Interruption):
-        client.get_lock("x").acquire(timeout=PATIENCE)
+        lasting.get_lock("x").acquire(timeout=PATIENCE)
     assert borrowed == [1], "before it was struck"
     eventually(lambda: struck[0].closed)
     eventually(lambda: not any(claims(node) for node in raw))
-    eventually(lambda: not any(node.former for node in client.runner.nodes))
+    eventually(lambda: not any(node.former for node in lasting.runner.nodes))
 
 
-def test_call_is_under_way_until_it_has_returned_its_set(make_lasting, monkeypatch):
+def test_call_is_under_way_until_it_has_returned_its_set(lasting, monkeypatch):
     """A closing client waits for it: else it would throw the set away, with what nodes have not received yet."""
-    client = make_lasting()
-    connect_set(client)
-    life, end, under_way = client.runner.life, Call.end, []
+    life, end, under_way = lasting.runner.life, Call.end, []
 
     def watched(call):
         end(call)
         under_way.append(call in life.active)
 
     monkeypatch.setattr(Call, "end", watched)
-    with client.get_lock("x"):
+    with lasting.get_lock("x"):
         pass
     assert under_way == [True, True]
     assert not life.active

@@ -277,8 +277,9 @@ def test_forward_jump_of_majority_is_reported_by_next_renewal(clocks, make_clien
 
 JUMPER = """
 import sys, time
+from contextlib import suppress
 from pathlib import Path
-from redsync import Client
+from redsync import Client, QuorumError
 from redsync._drivers.environment import clock
 
 file, urls = Path(sys.argv[1]), sys.argv[2:]
@@ -287,7 +288,8 @@ with Client(urls, lease=6.0, restart_guard=0) as client, client.get_lock("held")
         wall, before, until = time.time(), clock(), clock() + hold.remaining()
         file.write_text(f"{seconds:+}")
         assert abs(time.time() - wall) > 80000
-        assert not client.get_lock("others").acquire(timeout=0.3)
+        with suppress(QuorumError):  # on a machine that pauses
+            assert not client.get_lock("others").acquire(timeout=0.3)
         assert 0.3 <= clock() - before < 20
         while clock() + hold.remaining() < until + 0.05:  # until it is renewed
             hold.check()

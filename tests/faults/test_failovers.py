@@ -47,15 +47,19 @@ class Deployment:
                 time.sleep(rng.uniform(0.0, LEASE))
                 group.restart(group.servers.index(old))
             case "isolate":
-                for proxy in self._proxies[index]:
-                    proxy.blackhole = True
-                group.isolate_master()
+                self.cut_off(index)
                 time.sleep(rng.uniform(0.0, 2 * LEASE))
                 # The old master may be back before the clients on its side learn of it, or the other way round.
                 for part in rng.sample([group.heal, lambda: self._reconnect(index)], 2):
                     part()
         time.sleep(rng.uniform(0.0, 2 * LEASE))
         return how
+
+    def cut_off(self, index):
+        """Cut a master off, with the clients on the far side."""
+        for proxy in self._proxies[index]:
+            proxy.blackhole = True
+        self.groups[index].isolate_master()
 
     def _reconnect(self, index):
         for proxy in self._proxies[index]:
@@ -85,12 +89,6 @@ def deployment():
         yield Deployment(stack)
 
 
-def cut_off(deployment):
-    for proxy in deployment._proxies[0]:
-        proxy.blackhole = True
-    deployment.groups[0].isolate_master()
-
-
 @pytest.mark.sweep
 @pytest.mark.parametrize("safe", [True, False])
 def test_two_masters_at_once_grant_once_if_votes_wait_for_replicas(deployment, safe):
@@ -103,7 +101,7 @@ def test_two_masters_at_once_grant_once_if_votes_wait_for_replicas(deployment, s
     with Client(urls[0], **options) as far, Client(urls[1], **options) as near:
         assert far.get_lock("warm").acquire(timeout=20)
         far.get_lock("warm").release()
-        cut_off(deployment)
+        deployment.cut_off(0)
         here = near.get_lock("x").acquire(timeout=20)
         assert here
         there = far.get_lock("x")

@@ -18,6 +18,7 @@ from redsync._core.observing import AcquireEnded, AcquireRecord, HoldEnded
 from redsync.exceptions import QuorumError
 from redsync.metrics.traces import OpenTelemetryTraces
 from tests.aio_support import run
+from tests.support.forks import in_child
 from tests.support.locks import SHORT, flush
 
 
@@ -183,12 +184,13 @@ def test_hold_that_another_thread_releases_keeps_its_parent(make_client, traces,
 def test_child_of_a_fork_ends_no_span_of_its_parent(nodes, traces, spans):
     with nodes.client(listeners=[traces]) as client, client.get_lock("x"):
         spans()
-        child = os.fork()
-        if not child:
+
+        def use():
             with client.get_lock("y"):
                 pass
-            os._exit([span.name for span in spans()] != ["acquire lock", "hold lock"] or bool(traces._open))
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            return f"{[span.name for span in spans()]} {len(traces._open)}"
+
+        assert in_child(use) == "['acquire lock', 'hold lock'] 0"
         assert spans() == ()
     assert [span.name for span in spans()] == ["hold lock"]
 

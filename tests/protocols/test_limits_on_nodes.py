@@ -29,18 +29,12 @@ class Program(conftest.Program):
 # After a shrink.
 
 
-def hold_beyond(world):
-    """Give three permits slots 6, 7 and 8, each on another two of three nodes, then lower the limit to 3."""
-    olds = [Program(world) for _ in range(3)]
+def test_released_permits_beyond_the_limit_make_room_one_for_one(world):
+    """They have slots 6, 7 and 8, each on another two of three nodes."""
+    olds, newcomer = [Program(world) for _ in range(3)], Program(world)
     for old, start, nodes in zip(olds, (0.6, 0.7, 0.8), [(0, 1), (1, 2), (0, 2)], strict=True):
         assert old.take(nodes, start=start).slots == (round(10 * start),)
     Program(world).resize(3)
-    return olds
-
-
-def test_released_permits_beyond_the_limit_make_room_one_for_one(world):
-    olds = hold_beyond(world)
-    newcomer = Program(world)
     for out, old in enumerate(olds):
         assert newcomer.take(start=0.9) is None
         old.release(old.had.pop())

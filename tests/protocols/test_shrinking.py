@@ -26,10 +26,8 @@ def test_one_free_slot_is_reserved_for_each_beyond_the_limit_from_the_top():
 
 
 @pytest.mark.parametrize("permits", [1, 3, 8, 9])
-def test_more_taken_slots_leave_fewer_to_win(permits):
+def test_more_taken_slots_leave_fewer_to_win(permits, seed):
     """The basis of the proof: one more slot fills one more place, and frees none."""
-    seed = random.randrange(2**32)
-    print("seed", seed)
     rng = random.Random(seed)
 
     def filled(slots):

@@ -144,7 +144,7 @@ class Desk(StandIn):
         for node in self.nodes:
             node.connected = True
             node.info = NodeInfo("process", "redis 7.0.0", 1e6)
-        self._ends = []
+        self._ends, self._sets = [], []
 
     def look_at_clock(self):
         self.now += self.step
@@ -155,8 +155,9 @@ class Desk(StandIn):
         return [node.address for node in self.nodes]
 
     def make_set(self):
-        """Return a set without links."""
-        return LinkSet(self)
+        """Return a set without links; the desk ends it."""
+        self._sets.append(LinkSet(self))
+        return self._sets[-1]
 
     def link(self, index, connection_id=None):
         """Return a new link to a node, and its far end."""
@@ -206,5 +207,8 @@ class Desk(StandIn):
         return [self.releases.count(index) for index in range(len(self.nodes))]
 
     def close(self):
+        for link_set in self._sets:
+            if not link_set.closed:
+                link_set.end("the test is over", orderly=True)
         for end in self._ends:
             end.close()
