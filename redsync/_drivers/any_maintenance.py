@@ -281,7 +281,7 @@ class NodeRegistry:
             if other is node or other.info is None:
                 continue
             if info.run_id is not None and other.info.run_id == info.run_id:
-                if not self._is_present(other):
+                if self._own.links[other.index] is None:
                     # Other sets may still have links to this server in its name, which would be two votes. And a
                     # server that finds two names for itself in a command takes the older one.
                     other.generation += 1
@@ -299,9 +299,6 @@ class NodeRegistry:
         # Answers to an earlier question are older than this record, and may be under another name.
         self._asking, self._not_before = None, 0.0
         node.meet(info._replace(birth=self._judge(node, info.birth)), self._clock())
-
-    def _is_present(self, node: Node) -> bool:
-        return self._own.links[node.index] is not None
 
     def initialize(self, send: Callable[[Request], None]) -> None:
         """Take the next step to find out what nodes without a conclusive birth record remember; see `memory`.

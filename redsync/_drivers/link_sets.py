@@ -264,7 +264,8 @@ class AnyLinkSet(ABC):
             self.send_to(node.index, due, now)
             # Only now: after an exception from outside, or the end of the link, the node must still get them.
             if self.links[node.index] is link:
-                releases.note_sent(node.index, due)
+                for request in due:
+                    releases.resolve(node.index, request)
 
     def _post(self, link: Any, requests: Sequence[Request], now: float) -> None:
         """Send requests over a link."""
@@ -495,7 +496,7 @@ class LinkSet(AnyLinkSet):
 
     Attributes:
         connecting: The indexes of the nodes to which a connection is being made.
-        used_at: The instant at which it was last returned.
+        used_at: The instant at which it was last lent.
     """
 
     def __init__(self, shared: Shared) -> None:

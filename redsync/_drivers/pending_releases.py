@@ -123,7 +123,7 @@ class PendingReleases:
                 del requests[request.claim]
 
     def due(self, index: int, now: float, unanswered: int = 0) -> list[Request]:
-        """Return what to send now, in order, to a node that owes that many replies; it stays here until `note_sent`."""
+        """Return what to send now, in order, to a node that owes that many replies; it stays here until `resolve`."""
         ours = self.of_node[index]
         if not ours.requests or now < ours.at:
             return []
@@ -131,7 +131,7 @@ class PendingReleases:
             ours.at = now + _BETWEEN
             before: dict[Arg, list[Request]] = {}  # By key: a node that hangs may owe thousands of answers.
             for link in [other.links[index] for other in self.others()]:
-                for request in () if link is None else tuple(link.pending):
+                for request in () if link is None else list(link.pending):
                     for key in () if request.command is None else request.command.keys:
                         before.setdefault(key, []).append(request)
             due = sorted(ours.requests.values(), key=attrgetter("number"))[: max(_MOST - unanswered, 0)]
@@ -141,11 +141,6 @@ class PendingReleases:
                 for others in [before.get(request.claim[0], ()) if request.claim else ()]
                 if not any(other.number < request.number and other.concerns(request) for other in others)
             ]
-
-    def note_sent(self, index: int, requests: Iterable[Request]) -> None:
-        """Forget requests that are under way over a link; `refuse` or `add` brings them back."""
-        for request in requests:
-            self.resolve(index, request)
 
     def due_at(self, index: int) -> float:
         """Return when the node is due for the next ones, if it is connected; infinity if there are none."""
@@ -171,7 +166,8 @@ def keep_behind(request: Request, link_set: AnyLinkSet, shared: Shared, own: Any
     owner = request.effect.owner
     for other in (*shared.releases.others(), own):
         for link in () if other is link_set else list(other.links):
-            for before in () if link is None else tuple(link.pending):
+            # Not a tuple: while it makes one, Python 3.11 may collect garbage, and another thread use its set.
+            for before in () if link is None else list(link.pending):
                 # Most are other owners'. Only the maintenance sends for several at once.
                 if (before.effect.owner is owner or other is own) and before.concerns(request):
                     again = Request(request.effect, None)

@@ -1,5 +1,6 @@
 """Pending releases: which a node must still get, in which order, and when; step by step, on the test's own clock."""
 
+import gc
 import math
 import threading
 
@@ -220,4 +221,30 @@ def test_release_is_kept_behind_a_renewal_of_many_claims_over_the_maintenances_s
     keep_behind(release(desk), own, desk, own)
     assert kept(desk) == []
     keep_behind(release(desk), third, desk, own)
+    assert kept(desk) == [(1, b"claim")]
+
+
+def test_other_threads_may_use_their_sets_while_a_release_looks_at_these(desk, sets, own):
+    """They run when a garbage collection in between runs finalizers, as it may wherever Python 3.11 allocates."""
+    (first, second, _), fars = sets
+    ask(desk, first, fars, silent=[1])
+    pending, thresholds = first.links[1].pending, gc.get_threshold()
+
+    class Other:
+        def __init__(self):
+            self.me = self
+
+        def __del__(self):
+            pending.append(desk.request(b"another"))
+
+    try:
+        for allocations in range(1, 200):
+            gc.collect()
+            gc.set_threshold(allocations)
+            Other()
+            keep_behind(release(desk), second, desk, own)
+            desk.releases.due(1, desk.now + allocations)
+            gc.set_threshold(*thresholds)
+    finally:
+        gc.set_threshold(*thresholds)
     assert kept(desk) == [(1, b"claim")]

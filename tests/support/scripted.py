@@ -33,7 +33,8 @@ def is_one(reply):
 def take(releases, index, now, unanswered=0):
     """Return what a node gets, as if it had been sent."""
     due = releases.due(index, now, unanswered)
-    releases.note_sent(index, due)
+    for request in due:
+        releases.resolve(index, request)
     return due
 
 
