@@ -544,6 +544,8 @@ def test_refusal_reports_when_there_is_room_for_the_waiters_before_and_itself(se
     for ticket, left in enumerate((10_000, 20_000, 30_000, LEASE, LEASE), 1):
         assert lasts(sem.wait(b"w%d:1" % ticket, ticket, permits=3)[0], left)
     assert lasts(sem.ask(D, permits=3)[0], LEASE), "an asker without a place comes last"
+    sem.wait(b"w1:1", 1, 2, permits=3)
+    assert lasts(sem.wait(b"w2:1", 2, permits=3)[0], 30_000), "the waiter before it wants two"
 
 
 def test_refusal_counts_free_slots_for_the_waiters_before(sem, lasts):
