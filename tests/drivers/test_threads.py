@@ -211,10 +211,8 @@ def test_first_command_of_the_child_of_a_fork_names_the_processes_that_the_child
     runner = make_lasting(node_timeout=5.0).runner
 
     def ask():
-        guard = runner.session.processes.guard(1)
-        unnamed = guard()
-        command = Command(script("echo", "return ARGV[1]"), (b"k",), (guard,))
-        tally = yield from broadcast(Broadcast(command, runner.owner(), lambda reply: reply != unnamed, PATIENCE))
+        command = Command(script("echo", "return ARGV[1]"), (b"k",), (runner.session.processes.guard(1),))
+        tally = yield from broadcast(Broadcast(command, runner.owner(), lambda reply: reply != b"1,-,", PATIENCE))
         return tally.verdict
 
     assert in_child(lambda: str(runner.run(ask()))) == str(Verdict.WON)
