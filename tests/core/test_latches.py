@@ -61,7 +61,8 @@ def test_node_that_does_not_vouch_says_since_when_it_remembers():
 
 
 @pytest.mark.parametrize(
-    "reply", [1, b"", [], [1], [1, 2, A], [1, 2, A, b"1"], [1, 2, 3, 4], [1.0, 2], [True, 2], None, [1, 2, A, True]]
+    "reply",
+    [1, b"", [], [1], [1, 2, A], [1, 2, A, b"1"], [1, 2, 3, 4], [1.0, 2], [True, 2], None, [1, 2, A, True], [2**53, 2]],
 )
 def test_anything_but_a_state_is_an_error(reply):
     with pytest.raises((TypeError, ValueError)):

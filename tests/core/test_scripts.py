@@ -42,12 +42,6 @@ def test_votes_for_releases_and_pure_looks_alone_do_not_wait_for_replicas():
     assert passing - claims == {"semaphore_confirm", "latch_leave", "name_inspect", "names_scan", "client_announce"}
 
 
-@pytest.mark.parametrize("name", ["", "no_such_script", "../exceptions"])
-def test_script_that_does_not_exist_is_not_loaded(name):
-    with pytest.raises(OSError, match=re.escape(f"{name}.lua")):
-        Script.load(name)
-
-
 def test_script_is_frozen_and_shows_its_name():
     script = Script.load(NAMES[0])
     with pytest.raises(AttributeError):

@@ -10,7 +10,6 @@ import time
 
 import pytest
 
-from redsync import QuorumError
 from redsync.testing import FaultProxy, LocalNodes
 from tests.support.hostile import Hostile, dribble, handshake, make_answer
 from tests.support.sweeps import swept
@@ -74,20 +73,13 @@ def resident():
 # In use.
 
 
-MESSAGES = b">3\r\n+message\r\n+c\r\n$7\r\n0 a key\r\n" * 1000
+def test_endless_answer_of_a_minority_costs_nothing(connect, serve):
+    """`test_link_sets` has other answers without an end."""
 
-ENDLESS = {
-    "a text": lambda: itertools.chain([b"$2000000000\r\n"], itertools.repeat(b"x" * 65536)),
-    # With pauses, as it shares this process.
-    "messages": lambda: dribble(MESSAGES, MESSAGES, every=0.005),
-}
-"""`test_link_sets` has other answers without an end."""
+    def endless():
+        return itertools.chain([b"$2000000000\r\n"], itertools.repeat(b"x" * 65536))
 
-
-@pytest.mark.parametrize("kind", ENDLESS)
-def test_endless_answers_of_a_minority_cost_nothing(kind, connect, serve):
-    hostile = serve(in_use(ENDLESS[kind]))
-    client = connect(hostile.url)
+    client = connect(serve(in_use(endless)).url)
     before = resident()
     for i in range(20):
         lock = client.get_lock(f"x {i}")
@@ -109,62 +101,18 @@ def test_node_that_never_ends_its_handshake_does_not_delay_the_first_use_of_the_
 # Random answers.
 
 
-def use_lock(lock):
+def use(lock):
     assert lock.acquire(timeout=WITHIN)
     lock.locked()
     lock.extend()
     lock.release()
 
 
-def use_semaphore(semaphore):
-    permit = semaphore.acquire(timeout=WITHIN, n=2)
-    assert permit
-    semaphore.available()
-    semaphore.permits()
-    semaphore.holders()
-    permit.extend()
-    permit.release()
-
-
-def use_limiter(limiter):
-    assert limiter.acquire(timeout=WITHIN)
-    limiter.available()
-    limiter.retry_after()
-
-
-def look(latch):
-    """Wait briefly, less than a busy machine may take to answer, until an answer comes."""
-    gives_up_at = time.monotonic() + WITHIN
-    while True:
-        with contextlib.suppress(QuorumError):
-            return latch.wait(0.01)
-        assert time.monotonic() < gives_up_at
-
-
-def use_latch(latch):
-    latch.try_set_count(2)
-    latch.count_down()
-    latch.count()
-    look(latch)
-    latch.count_down()
-    latch.delete()
-
-
-USES = {
-    "lock": lambda client, name: use_lock(client.get_lock(name)),
-    "semaphore": lambda client, name: use_semaphore(client.get_semaphore(name, 5)),
-    "rate limiter": lambda client, name: use_limiter(client.get_rate_limiter(name, 100, 1.0)),
-    "latch": lambda client, name: use_latch(client.get_count_down_latch(name)),
-}
-"""Kinds that have their own replies; `test_answers` has the nonsense for all protocols."""
-
-
 @pytest.mark.parametrize("times", [5, *swept(15)])
-@pytest.mark.parametrize("use", USES)
-def test_whatever_one_node_answers_the_others_serve(use, times, connect, serve, seed):
-    """It answers before the others do, so that its votes count."""
+def test_whatever_one_node_answers_the_others_serve(times, connect, serve, seed):
+    """It answers before the others do, so that its votes count; `test_answers` has the nonsense for all protocols."""
     rng = random.Random(seed)
     client = connect(serve(in_use(lambda: [make_answer(rng)])).url, delay=0.003, node_timeout=2.0)
-    use_lock(client.get_lock("first"))  # a call that waits: on a busy machine not all nodes may be connected yet
+    use(client.get_lock("first"))  # a call that waits: on a busy machine not all nodes may be connected yet
     for i in range(times):
-        USES[use](client, f"x {i}")
+        use(client.get_lock(f"x {i}"))
