@@ -116,11 +116,13 @@ def test_call_that_finds_it_busy_raises_or_is_skipped_or_goes_to_another_functio
     with pytest.raises(AcquireTimeout, match="'x:1'"):
         client.locked("x:{number}", timeout=0)(work)(1)
 
-    async def later(*args, **kwargs): ...
+    class Later:
+        async def __call__(self, *args, **kwargs): ...
 
-    for decorator in (client.locked("x", on_busy=later), client.get_rate_limiter("y", 1, 1)(on_busy=later)):
-        with pytest.raises(TypeError, match="later is a coroutine function: use the AsyncClient"):
-            decorator(work)
+    for later in Later(), Later().__call__:
+        for decorator in (client.locked("x", on_busy=later), client.get_rate_limiter("y", 1, 1)(on_busy=later)):
+            with pytest.raises(TypeError, match="call__ is a coroutine function: use the AsyncClient"):
+                decorator(work)
     assert skipping(2) == "done"
 
 

@@ -41,7 +41,7 @@ def wrap(
             coroutine function.
     """
     layers = _layers(function, what)
-    for layer in filter(inspect.iscoroutinefunction, [*layers, on_busy]):
+    for layer in filter(inspect.iscoroutinefunction, [*layers, on_busy, type(on_busy).__call__]):
         raise TypeError(f"{_name(layer)} is a coroutine function: use the AsyncClient's decorator")
     guard_of = find()
 
