@@ -7,13 +7,14 @@ from decimal import Decimal
 
 import pytest
 
-from redsync import AsyncClient, Client, ClientClosedError, LeaseLostError, QuorumError
+from redsync import AsyncClient, Client, ClientClosedError, QuorumError
 from tests.aio_support import in_loop
 from tests.support.injection import Interruption, alarm
 from tests.support.trouble import hanging
 
 SHORTEST = 0.6
-LEASE = 1.0
+LEASE = 2.0
+"""Survives a pause of a second, as it is renewed every third of it."""
 FREE_LATE = SHORTEST + LEASE + 20
 
 
@@ -63,18 +64,13 @@ def test_only_the_last_release_waits_and_only_as_long_as_needed(client, promptly
 
 
 @pytest.mark.usefixtures("both_flavours")
-def test_hold_is_renewed_during_the_wait(make_client, eventually):
+def test_hold_is_renewed_during_the_wait(make_client):
     client = make_client(lease=LEASE)
-
-    def is_kept():
-        began = time.monotonic()
-        with contextlib.suppress(LeaseLostError):  # as on a machine that pauses
-            with client.get_lock("x", min_hold=3 * LEASE):
-                pass
-            assert time.monotonic() - began >= 3 * LEASE
-            return not client.get_lock("x").locked()
-
-    eventually(is_kept)
+    began = time.monotonic()
+    with client.get_lock("x", min_hold=2 * LEASE):
+        pass
+    assert time.monotonic() - began >= 2 * LEASE
+    assert not client.get_lock("x").locked()
 
 
 @pytest.mark.parametrize("lease", [LEASE, 5.0])
@@ -131,7 +127,7 @@ def test_closed_generator_does_not_wait(client):
 
 def test_close_leaves_the_lock_of_a_waiting_release_to_its_lease(make_client, other, raw, eventually):
     client, rival = make_client(lease=LEASE), make_client()
-    lock = client.get_lock("x", min_hold=2.5)
+    lock = client.get_lock("x", min_hold=4.5)
     began = time.monotonic()
     assert other.do(lock.acquire)
     releasing = other.start(lock.release)
@@ -139,7 +135,7 @@ def test_close_leaves_the_lock_of_a_waiting_release_to_its_lease(make_client, ot
     client.close()
     with pytest.raises(ClientClosedError):
         releasing.result(20)
-    assert 2.5 <= wait_until_free(rival.get_lock("x"), began) < FREE_LATE
+    assert 4.5 <= wait_until_free(rival.get_lock("x"), began) < FREE_LATE
 
 
 @pytest.mark.usefixtures("both_flavours")
@@ -161,7 +157,7 @@ def test_thread_that_ends_leaves_the_lock_to_its_lease(make_client, make_worker)
 
 def test_release_in_a_handler_in_the_middle_of_a_step_does_not_delay_renewals(make_client, eventually):
     """The maintenance performs it, and would wait instead of renewing."""
-    client, rival = make_client(lease=3 * LEASE), make_client()
+    client, rival = make_client(lease=LEASE), make_client()
     kept, lock = client.get_lock("kept"), client.get_lock("x", min_hold=30)
     assert kept.acquire()
     assert lock.acquire()
@@ -170,7 +166,7 @@ def test_release_in_a_handler_in_the_middle_of_a_step_does_not_delay_renewals(ma
     lock.release()
     life.ours.stepping = False
     before = kept.remaining() + time.monotonic()
-    eventually(lambda: kept.remaining() + time.monotonic() > before + 1.5 * LEASE)  # two renewals
+    eventually(lambda: kept.remaining() + time.monotonic() > before + LEASE / 2)  # two renewals
     assert rival.get_lock("x").locked()
 
 
@@ -191,7 +187,7 @@ async def test_cancelled_wait_leaves_the_lock_to_its_lease(nodes):
             entered = asyncio.Event()
 
             async def hold(inside=cancelled_inside, entered=entered):
-                async with client.get_lock("x", min_hold=2.5 * LEASE):
+                async with client.get_lock("x", min_hold=2.5):
                     entered.set()
                     await asyncio.sleep(30 if inside else 0)
 
@@ -205,7 +201,7 @@ async def test_cancelled_wait_leaves_the_lock_to_its_lease(nodes):
             assert time.monotonic() - began < 20
             assert await client.get_lock("x").locked()
             assert await client.get_lock("x").acquire(timeout=FREE_LATE)
-            assert time.monotonic() - began >= 2.5 * LEASE
+            assert time.monotonic() - began >= 2.5
             await client.get_lock("x").release()
 
 
