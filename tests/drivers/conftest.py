@@ -9,7 +9,6 @@ import sys
 import pytest
 import redis
 
-from redsync import Client
 from redsync._core.effects import Broadcast, broadcast
 from redsync._core.scripts import Command, Script
 from redsync.testing import LocalNodes
@@ -48,17 +47,9 @@ def raw(nodes):
 
 
 @pytest.fixture
-def make_lasting(nodes):
+def make_lasting(make_client):
     """Make clients; their lease is a minute, so any leftover is a bug."""
-    clients = []
-
-    def make(**options):
-        clients.append(Client(nodes.urls, **{"lease": 60.0, "restart_guard": 0.0, **options}))
-        return clients[-1]
-
-    yield make
-    for client in clients:
-        client.close()
+    return lambda **options: make_client(**{"lease": 60.0, **options})
 
 
 @pytest.fixture

@@ -207,21 +207,19 @@ def test_name_is_read_from_its_keys(prefix, name):
         assert name_of_key(prefix, key) is None
 
 
-def test_records_are_not_names():
-    assert name_of_key(b"redsync:", f"redsync:client:{CLIENT}".encode()) is None
-    assert name_of_key(b"", b"redsync_birth") is None
-    assert name_of_key(b"redsync:", b"redsync:") is None
+NAMELESS = {
+    "a record": [b"redsync_birth"],
+    # Someone may look at one of its servers as at a plain node, without a prefix.
+    "a cluster's voter": [b"{rs7979}redsync:x", b"{rs7979}redsync_queue:{redsync:x}", b"redsync_queue::{rs7979}x"],
+    "too long or too short": [b"x" * 513, b"redsync_queue:{%s}" % (b"x" * 513), b"redsync_queue:{}"],
+}
 
 
-def test_keys_of_a_clusters_voter_show_no_name():
-    """Someone may look at one of its servers as at a plain node, without a prefix."""
-    for key in (b"{rs7979}redsync:x", b"{rs7979}redsync_queue:{redsync:x}", b"redsync_queue::{rs7979}x"):
-        assert name_of_key(b"", key) is None
-
-
-def test_key_that_is_too_long_for_a_name_shows_none():
-    for key in (b"x" * 513, b"redsync_queue:{%s}" % (b"x" * 513), b"redsync_queue:{}"):
-        assert name_of_key(b"", key) is None
+@pytest.mark.parametrize("what", NAMELESS)
+def test_other_keys_show_no_name(what):
+    assert [name_of_key(b"", key) for key in NAMELESS[what]] == [None] * len(NAMELESS[what])
+    for key in (f"redsync:client:{CLIENT}".encode(), b"redsync:"):
+        assert name_of_key(b"redsync:", key) is None
 
 
 def claim(mode=None, raw=A + b":1"):
