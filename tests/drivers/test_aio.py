@@ -97,7 +97,7 @@ async def test_callback_that_raises_a_cancellation_does_not_end_the_maintenance(
     def cancel(hold):
         raise asyncio.CancelledError
 
-    async with make_client(lease=1.0) as client:
+    async with make_client(lease=3.0) as client:
         await client.get_lock("x", on_lost=cancel).acquire()
         for node in raw:
             node.delete("redsync:x")
@@ -117,7 +117,7 @@ async def test_log_filter_that_raises_about_a_callback_costs_no_connection(make_
         raise ValueError("the application's")
 
     monkeypatch.setattr(aio.log, "filters", [broken])
-    async with make_client(lease=1.0) as client:
+    async with make_client(lease=3.0) as client:
         await until(lambda: states(client) == ["up"] * 3)
         links = list(client.runner.life.links.links)
         await client.get_lock("x", on_lost=cancel).acquire()
@@ -133,7 +133,7 @@ def test_callback_that_exits_ends_the_loop_and_holds_are_released(make_client, r
         raise SystemExit(3)
 
     async def main():
-        client = make_client(lease=1.0)
+        client = make_client(lease=3.0)
         await client.get_lock("other", lease=60.0).acquire()
         await client.get_lock("x", on_lost=leave).acquire()
         for node in raw:
@@ -198,7 +198,7 @@ def test_client_outlives_an_interruption_of_its_own_task(make_client, interrupt_
             await until(lambda: hold._state.valid_until > before)
 
     with asyncio.Runner() as runner:
-        client = make_client(lease=1.0)
+        client = make_client(lease=3.0)
         if not connects:
             runner.run(take(client.get_lock("y")))
         interrupt_maintenance("_catch_up")

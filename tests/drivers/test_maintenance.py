@@ -17,7 +17,7 @@ from redsync._drivers.maintenance import Maintenance
 from redsync._drivers.nodes import Node
 from redsync._drivers.pool import Pool
 from tests.support.hostile import Hostile
-from tests.support.locks import PATIENCE, SHORT, connect_set
+from tests.support.locks import PATIENCE, connect_set
 from tests.support.scripted import NODE_TIMEOUT, Desk
 
 YES, OK = b":1\r\n", b"+OK\r\n"
@@ -352,7 +352,7 @@ def test_nothing_that_the_application_does_with_an_event_stops_renewals(make_las
     """`test_notifier` has errors."""
     trouble = Trouble()
     logs = [logging.getLogger("redsync.node"), logging.getLogger("redsync.watchdog")]
-    client = make_lasting(lease=SHORT, listeners=[trouble] if where == "listener" else [])
+    client = make_lasting(lease=2.0, listeners=[trouble] if where == "listener" else [])
     for log in logs:
         if where == "log handler":
             log.addHandler(trouble)

@@ -191,7 +191,7 @@ def test_child_closes_client_although_another_thread_was_closing_it_during_the_f
 def test_loss_is_reported_although_no_more_threads_can_start(make_lasting, raw, monkeypatch, eventually):
     """As on Python 3.12 once the main thread has ended."""
     lost = []
-    lock = make_lasting(lease=1.0, listeners=[lost.append]).get_lock("x")
+    lock = make_lasting(lease=3.0, listeners=[lost.append]).get_lock("x")
 
     def fail(thread):
         raise RuntimeError("can't start new thread")

@@ -395,7 +395,7 @@ def test_object_that_releases_a_lock_when_collected_blocks_no_thread(client, raw
 
 
 def test_callback_may_close_the_client(make_lasting, raw, caplog, eventually):
-    client = make_lasting(lease=1.0)
+    client = make_lasting(lease=3.0)
     client.get_lock("other").acquire()
     client.get_lock("x", on_lost=lambda hold: client.close()).acquire()
     for node in raw:

@@ -139,7 +139,7 @@ def test_finalizer_that_interrupts_the_maintenance_releases_though_no_set_is_fre
 
 
 def test_renewal_waits_for_no_set(make_lasting, eventually):
-    client = make_lasting(max_connections=1, lease=1.0)
+    client = make_lasting(max_connections=1, lease=3.0)
     connect_set(client)
     with client.get_lock("x") as hold, all_sets_lent(client):
         before = hold._state.valid_until

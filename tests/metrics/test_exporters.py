@@ -121,7 +121,7 @@ def test_loss_after_the_wait_for_a_condition_reaches_the_callback_of_a_lock_with
 
 @pytest.mark.usefixtures("both_flavours")
 def test_losses_and_renewals_are_scraped(make_client, raw, metrics, scrape, eventually):
-    lock = make_client(listeners=[metrics], lease=SHORT).get_lock("x")
+    lock = make_client(listeners=[metrics], lease=3.0).get_lock("x")
     lock.acquire()
     renewed = "redsync_hold_renewal_margin_ratio_count", "lock", "x"
     eventually(lambda: scrape().get(renewed, 0) >= 2)

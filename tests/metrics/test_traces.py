@@ -19,7 +19,7 @@ from redsync.exceptions import QuorumError
 from redsync.metrics.traces import OpenTelemetryTraces
 from tests.aio_support import run
 from tests.support.forks import in_child
-from tests.support.locks import SHORT, flush
+from tests.support.locks import flush
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_no_quorum_is_an_error(make_client, nodes, traces, spans):
 
 
 def test_lost_hold_states_the_reason(make_client, raw, traces, spans, eventually):
-    lock = make_client(listeners=[traces], lease=SHORT).get_lock("x")
+    lock = make_client(listeners=[traces], lease=3.0).get_lock("x")
     lock.acquire()
     spans()
     flush(raw)
