@@ -85,13 +85,13 @@ if not chosen then
   if had > 0 then freed = freed + drop(me, mine) end
   tidy()
   pass_on()
-  local ahead = slots_ahead(math.huge, waiter)
+  local ahead = window == '' and 0 or slots_ahead(math.huge, waiter)
   wake_next()
   local before = redis.call('zrank', KEYS[2], waiter)
-  -- How long it takes, if nothing is released, until enough slots have expired for the asker and for what all waiters
-  -- before it want: so each looks when its own turn may have come. Farther back slots must be taken once more: that
-  -- counts as one lease. If permits have several slots, their average counts. For a rate limiter at most the window
-  -- counts: until this node hears of a success, it keeps the slots for longer.
+  -- How long it takes, if nothing is released, until enough slots have expired for the asker and for all waiters before
+  -- it, of a rate limiter for what these want: so each looks when its turn may have come. Farther back slots must be
+  -- taken once more: that counts as one lease. If permits have several slots, their average counts. For a rate limiter
+  -- at most the window counts: until this node hears of a success, it keeps the slots for longer.
   local taken, longest = redis.call('bitcount', KEYS[5]), ARGV[12] and ARGV[12] / 1000 or tonumber(ARGV[3])
   local left, index = -1, math.max(ahead, before or redis.call('zcard', KEYS[2])) + wants - 1 - (permits - taken)
   if index >= taken then

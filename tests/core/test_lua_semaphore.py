@@ -538,8 +538,14 @@ def test_refusal_reports_when_there_is_room_for_the_waiters_before_and_itself(se
     for ticket, left in enumerate((10_000, 20_000, 30_000, LEASE, LEASE), 1):
         assert lasts(sem.wait(b"w%d:1" % ticket, ticket, permits=3)[0], left)
     assert lasts(sem.ask(D, permits=3)[0], LEASE), "an asker without a place comes last"
-    sem.wait(b"w1:1", 1, 2, permits=3)
-    assert lasts(sem.wait(b"w2:1", 2, permits=3)[0], 30_000), "the waiter before it wants two"
+
+
+def test_refusal_of_a_rate_limiter_counts_what_the_waiters_before_want(sem, lasts):
+    words = {"permits": 3, "window": (60_000_000,)}
+    for owner, lease in ((A, 10_000), (B, 20_000), (C, 30_000)):
+        sem.ask(owner, lease=lease, **words)
+    for ticket, wants, left in ((1, 2, 20_000), (2, 1, 30_000)):
+        assert lasts(sem.wait(b"w%d:1" % ticket, ticket, wants, **words)[0], left)
 
 
 def test_refusal_counts_free_slots_for_the_waiters_before(sem, lasts):
