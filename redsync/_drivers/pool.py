@@ -135,7 +135,7 @@ class Pool:
 
     def idle(self) -> Sequence[LinkSet]:
         """Return the sets that are free now, those that have rested longest first; not to be used, only to count."""
-        return tuple(self._free)
+        return list(self._free)  # Not a tuple: as for `keep_behind`, and Python would read a list that has been freed.
 
     def sets(self) -> Sequence[LinkSet]:
         """Return all sets, even those that are borrowed."""

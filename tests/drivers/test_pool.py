@@ -262,7 +262,7 @@ def test_set_that_was_given_back_last_is_lent_first_unless_one_asks_for_the_long
     first, second = lender.borrow(), lender.borrow()
     lender.give_back(first)
     lender.give_back(second)
-    assert lender.pool.idle() == (first, second)
+    assert lender.pool.idle() == [first, second]
     sets = []
     assert lender.pool.borrow_rested(sets)
     assert sets == [first]
