@@ -229,12 +229,11 @@ def _asks_again(claim: Claim, tally: Tally, *, over: bool) -> bool:
 
 
 def _roll_back(claim: Claim, claim_id: bytes, nodes: int, *, leave: bool) -> Steps[int]:
-    """Drop the claim on these nodes, and the place if `leave`; return the nodes that restored the place."""
+    """Drop the claim on these nodes; `leave`: also the place, and serve the queue. Return who restored the place."""
     request = claim.request
     # The rollback undoes hand-overs that come before it, so these must not count.
     claim.policy.ask_id = None
     back = () if leave else claim.place_to_restore()
-    leave = leave and claim.policy.taken
     drop = rollback(request.kind, request.keys, request.owner, claim_id, leave=leave, deliver_to=nodes)
     if back:
         # Not kept as a pending release: a node that restored the place later would keep it after its owner left.

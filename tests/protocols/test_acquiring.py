@@ -49,7 +49,7 @@ def test_acquire_is_won_by_a_quorum_of_granted(toy):
 def test_hold_that_acquire_returns_is_valid_at_that_instant(toy):
     """Even if max_hold is over before the nodes have answered."""
     late = toy.all_say(NEW, takes=0.2)
-    script = [("ask lock_acquire", late), "tell lock_release, stay"]
+    script = [("ask lock_acquire", late), "tell lock_release"]
     with pytest.raises(QuorumError):
         toy.acquire(*script, max_hold=0.1, timeout=0.0)
     assert len(toy.session.holds) == 0
@@ -62,7 +62,7 @@ def test_hold_that_acquire_returns_is_valid_at_that_instant(toy):
 def test_acquire_won_too_late_is_rolled_back_and_not_returned(toy, lateness):
     late = toy.answers(NEW, NEW, NEW, None, None, takes=LEASE - DRIFT + lateness)
     with pytest.raises(QuorumError) as caught:
-        toy.acquire(("ask lock_acquire", late), "tell lock_release, stay", timeout=0.0)
+        toy.acquire(("ask lock_acquire", late), "tell lock_release", timeout=0.0)
     assert [vote.choice for vote in caught.value.votes].count(Choice.GRANTED) == 3
     assert "0 of 5 nodes failed" not in str(caught.value)
     assert len(toy.session.holds) == 0
@@ -73,13 +73,13 @@ def test_acquire_won_too_late_is_rolled_back_and_not_returned(toy, lateness):
 def test_acquire_won_too_late_does_not_blame_foreign_values_on_a_minority(toy):
     late = toy.answers(WRONG_TYPE, NEW, NEW, NEW, NEW, takes=LEASE)
     with pytest.raises(QuorumError):
-        toy.acquire(("ask lock_acquire", late), "tell lock_release, stay", timeout=0.0)
+        toy.acquire(("ask lock_acquire", late), "tell lock_release", timeout=0.0)
 
 
 def test_acquire_won_too_late_is_tried_again_within_the_timeout(toy):
     state = toy.acquire(
         ("ask lock_acquire", toy.all_say(NEW, takes=LEASE)),
-        "tell lock_release, stay",
+        "tell lock_release",
         ("wait", toy.slept()),
         ("ask lock_acquire", won(toy)),
         timeout=100.0,
@@ -91,10 +91,10 @@ def test_acquire_won_too_late_is_tried_again_within_the_timeout(toy):
 
 
 def test_busy_lock_is_none_at_once_without_blocking(toy):
-    assert toy.acquire(("ask lock_acquire", busy(toy)), "tell lock_release, stay", timeout=0.0) is None
+    assert toy.acquire(("ask lock_acquire", busy(toy)), "tell lock_release", timeout=0.0) is None
     (rollback,) = toy.told
     assert rollback.command.keys == toy.keys.all
-    assert rollback.command.args == (toy.owner.claim(1), -1, toy.keys.channel)
+    assert rollback.command.args == (toy.owner.claim(1), 0, toy.keys.channel)
     assert (rollback.owner, rollback.deliver_to) == (toy.owner, ALL)
     assert len(toy.session.holds) == 0
 
@@ -189,7 +189,7 @@ def test_vote_counts_as_split_if_all_answered_and_no_owner_visibly_has_a_quorum(
 
 def test_key_of_another_type_is_an_error_at_once_even_when_blocking(toy):
     with pytest.raises(KeyTypeError, match="the key of lock 'x'") as caught:
-        toy.acquire(("ask lock_acquire", toy.all_say(WRONG_TYPE)), "tell lock_release, stay", kind_there(toy))
+        toy.acquire(("ask lock_acquire", toy.all_say(WRONG_TYPE)), "tell lock_release", kind_there(toy))
     assert "holds a value of type list" in str(caught.value)
     assert caught.value.name == "x"
     assert len(caught.value.votes) == 5
@@ -221,7 +221,7 @@ def test_acquire_after_one_that_waited_asks_for_a_place_at_once(toy):
 @pytest.mark.parametrize("timeout", [0.0, 0.3])
 def test_acquire_after_one_that_was_refused_asks_for_a_place_at_once(toy, timeout):
     waiting = [(PLACE, busy(toy)), ("wait for wake-up", toy.slept()), (PLACE, busy(toy)), "tell lock_release"]
-    rest = waiting if timeout else ["tell lock_release, stay"]
+    rest = waiting if timeout else ["tell lock_release"]
     assert toy.acquire((ALONE, busy(toy)), *rest, timeout=timeout) is None
     assert toy.acquire(pause(toy), (PLACE, won(toy)))
 

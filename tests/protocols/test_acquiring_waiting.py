@@ -25,7 +25,7 @@ def test_waiter_for_a_held_lock_queues(toy):
 @pytest.mark.parametrize(("timeout", "longest"), [(9.0, 0.25), (0.12, 0.12), (0.001, 0.03)])
 def test_rounds_of_a_waiter_end_soon_after_its_deadline(toy, timeout, longest):
     silence = ("ask lock_acquire", toy.all_say(None))
-    script = [silence, "tell lock_release, stay"]
+    script = [silence, "tell lock_release"]
     if timeout == 9.0:
         script += [("wait", toy.slept()), ("ask lock_acquire", won(toy))]
         toy.acquire(*script, timeout=timeout)
@@ -123,7 +123,7 @@ def test_last_round_decides_between_busy_and_outage(toy):
         ("ask lock_acquire", without_quorum(toy)),
         ("wait", toy.slept()),
         ("ask lock_acquire", toy.all_say(held(), takes=0.02)),
-        "tell lock_release, stay",
+        "tell lock_release",
         timeout=0.02,
     )
     assert result is None
@@ -137,7 +137,7 @@ def test_last_try_without_time_for_answers_repeats_the_outcome_of_the_round_befo
     leave = "tell lock_release"
     assert toy.acquire(refused, slept, silent, leave, timeout=0.1, crowded=True) is None
     assert toy.requested.holder is not None, "that round told it"
-    silent_again, rollback = ("ask lock_acquire", toy.all_say(None)), "tell lock_release, stay"
+    silent_again, rollback = ("ask lock_acquire", toy.all_say(None)), "tell lock_release"
     paused = ("wait", toy.slept())
     with pytest.raises(QuorumError):
         toy.acquire(paused, silent, leave, paused, silent_again, rollback, timeout=0.3, crowded=True)
@@ -146,6 +146,6 @@ def test_last_try_without_time_for_answers_repeats_the_outcome_of_the_round_befo
 def test_waiter_that_a_quorum_has_answered_outlives_a_password_that_nodes_refuse_for_a_while(toy):
     """Only a client that no quorum has ever answered most likely has the wrong one."""
     passing = ("ask lock_acquire for a place", toy.all_say("WRONGPASS invalid username-password pair"))
-    toy.acquire(("ask lock_acquire", toy.all_say(held())), "tell lock_release, stay", timeout=0.0)
+    toy.acquire(("ask lock_acquire", toy.all_say(held())), "tell lock_release", timeout=0.0)
     paused, undo = ("wait", toy.slept()), "tell lock_release"
     toy.acquire(paused, passing, undo, paused, ("ask lock_acquire", won(toy)), timeout=9.0)

@@ -46,7 +46,7 @@ def test_write_back_that_comes_too_late_is_rolled_back(toy, fenced):
         fenced(
             (ASK, toy.answers(7, 9, 8, 7, 7)),
             (WRITE, toy.all_say(9, takes=31.0)),
-            "tell lock_release, stay",
+            "tell lock_release",
             timeout=0.0,
         )
 
@@ -60,7 +60,7 @@ def test_acquire_that_waits_tries_again_after_a_failed_write_back(toy, fenced):
     state = fenced(
         (ASK, toy.answers(7, 9, 8, 7, 7)),
         (WRITE, toy.all_say("down")),
-        "tell lock_release, stay",
+        "tell lock_release",
         ("wait", toy.slept()),
         (ASK, toy.all_say(10)),
         timeout=5.0,
@@ -74,7 +74,7 @@ def test_acquire_that_waits_tries_again_after_a_failed_write_back(toy, fenced):
 def test_interrupted_acquire_is_rolled_back_everywhere(toy, at):
     steps = fencing(toy)
     script = [(ASK, toy.answers(7, 9, 8, 7, 7)), (WRITE, toy.all_say(9))]
-    assert toy.interrupt(steps, script, at) == ["tell lock_release, stay"]
+    assert toy.interrupt(steps, script, at) == ["tell lock_release"]
     assert toy.told[0].deliver_to == 0b11111
 
 

@@ -51,7 +51,7 @@ def test_possession_outlasts_a_loss_until_the_release(toy, possession):
 def test_second_acquire_makes_a_new_ask_and_is_refused_by_the_first(toy, possession):
     state = take(toy, possession)
     steps = acquiring(toy, possession, timeout=0.0)
-    assert toy.play(steps, ("ask lock_acquire", busy(toy)), "tell lock_release, stay") is None
+    assert toy.play(steps, ("ask lock_acquire", busy(toy)), "tell lock_release") is None
     first, second = toy.commands[0], toy.commands[1]
     assert first.args[0] != second.args[0]
     assert second.args[1] == b"", "there is no count"

@@ -51,7 +51,7 @@ def test_observed_acquire_reports_its_outcome_after_everything_else(toy):
 def test_observed_acquire_that_fails_reports_it_and_raises(toy):
     steps = observed(toy.session, toy.request(timeout=0.0), toy.now, acquire, kind="lock")
     with pytest.raises(QuorumError):
-        toy.play(steps, ("ask lock_acquire", toy.all_say(None)), "tell lock_release, stay", "notify AcquireEnded")
+        toy.play(steps, ("ask lock_acquire", toy.all_say(None)), "tell lock_release", "notify AcquireEnded")
     (ended,) = toy.events
     assert (ended.outcome, ended.hold, ended.error) == ("no_quorum", None, "QuorumError")
 

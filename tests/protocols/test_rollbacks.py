@@ -76,7 +76,7 @@ def test_waiter_leaves_the_queues_even_if_its_next_round_reached_no_node(toy):
 def test_rollback_is_also_pending_for_nodes_that_did_not_answer(toy):
     answers = toy.answers(NEW, None, None, None, "down", sent=0b01111)
     with pytest.raises(QuorumError):
-        toy.acquire(("ask lock_acquire", answers), "tell lock_release, stay", timeout=0.0)
+        toy.acquire(("ask lock_acquire", answers), "tell lock_release", timeout=0.0)
     assert toy.told[0].deliver_to == 0b01111
 
 
@@ -91,11 +91,11 @@ def test_acquire_interrupted_while_it_gives_up_leaves_its_queues(toy, at):
         "tell lock_release",
     ]
     cleanup = toy.interrupt(toy.acquiring(timeout=0.1), script, at)
-    assert cleanup == ["tell lock_release" if at else "tell lock_release, stay"]
+    assert cleanup == ["tell lock_release"]
 
 
 WINS = {
-    "by a grant": lambda toy: [("ask lock_acquire", won(toy)), "tell lock_release, stay"],
+    "by a grant": lambda toy: [("ask lock_acquire", won(toy)), "tell lock_release"],
     "by a hand-over": lambda toy: [
         ("ask lock_acquire for a place", busy(toy)),
         ("wait for wake-up", toy.slept(0.2, handed=0b00111)),

@@ -7,7 +7,7 @@ from redsync._core.quorum import Tally, Verdict
 from redsync._protocols.semaphore import SEMAPHORE
 from redsync._protocols.slot_claims import SlotClaim
 from redsync.exceptions import ConfigurationError, KeyTypeError
-from tests.support.slots import ASK, ROLLBACK, V1, ToySemaphore, full, got, other_limit
+from tests.support.slots import ASK, LEAVE, ROLLBACK, V1, ToySemaphore, full, got, other_limit
 from tests.support.toy_replies import kind_there
 
 # Winning.
@@ -32,7 +32,7 @@ def test_schedule_of_three_for_two_permits_admits_two(make_toy):
     assert first.play((ASK, first.toy.answers(got(0), got(0), "down"))).slots == (0,)
     assert second.play((ASK, second.toy.answers("down", got(1), got(1)))).slots == (1,)
     script = (ASK, third.toy.answers(got(1, others=(0,)), full(), got(0, others=(1,))))
-    assert third.play(script, ROLLBACK) is None
+    assert third.play(script, LEAVE) is None
 
 
 @pytest.mark.parametrize("silent", [True, False])
@@ -121,7 +121,7 @@ def test_newer_limit_of_a_minority_is_learned_with_the_grant(toy, semaphore):
 def test_limit_that_a_quorum_contradicts_is_an_error_that_names_both(toy, semaphore):
     answers = toy.answers(other_limit(0, 7), got(2), other_limit(0, 7), other_limit(0, 7), None)
     with pytest.raises(ConfigurationError, match=r"has 7 permits on its nodes, not 4: .* or resize\(4\)"):
-        semaphore.play((ASK, answers), ROLLBACK)
+        semaphore.play((ASK, answers), LEAVE)
 
 
 def test_more_than_a_newer_limit_allows_is_an_error(semaphore):
@@ -194,7 +194,7 @@ def test_nodes_that_chose_differently_get_an_ask_for_the_same_slots_at_once(sema
 
 def test_try_gives_up_after_some_rounds_and_is_rolled_back(toy, semaphore):
     script = [(ASK, toy.answers(got(2), got(2), got(3), got(3), got(0)))] * 4
-    assert semaphore.play(*script, ROLLBACK) is None
+    assert semaphore.play(*script, LEAVE) is None
 
 
 def test_next_try_starts_over_from_another_slot(toy, semaphore):
@@ -256,7 +256,7 @@ def shrunk(make_toy):
 )
 def test_permit_wins_no_slot_that_is_reserved_for_those_beyond_the_limit(shrunk, rounds, won):
     script = [(ASK, shrunk.toy.answers(*replies)) for replies in rounds]
-    state = shrunk.play(*script, *([ROLLBACK] if won is None else []))
+    state = shrunk.play(*script, *([LEAVE] if won is None else []))
     assert (state and state.slots) == (None if won is None else (won,))
 
 

@@ -4,7 +4,8 @@ from redsync._core.permits import Limit, SlotKeys
 from redsync._protocols.semaphore import SEMAPHORE, Pool, acquire
 
 V1 = 1 << 32
-ASK, ROLLBACK = "ask semaphore_acquire for a place", "tell semaphore_abandon, stay"
+ASK = "ask semaphore_acquire for a place"
+ROLLBACK, LEAVE = "tell semaphore_abandon, stay", "tell semaphore_abandon"
 
 
 def full(highest=0, ahead=0):
