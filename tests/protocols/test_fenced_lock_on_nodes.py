@@ -112,13 +112,6 @@ def test_tokens_grow_for_a_client_that_has_seen_one_if_all_nodes_forgot_and_cloc
     assert world.take("ada") > before
 
 
-def test_tokens_grow_after_a_day_in_which_nodes_forget_them(world):
-    before = world.take("ada")
-    world.now += 86_401.0
-    assert world.tokens == [0, 0, 0]
-    assert world.take("bob", fresh=True) > before
-
-
 def test_clocks_that_differ_do_not_matter_while_nodes_remember(world):
     world.offsets = [0.0, -7200.0, 7200.0]
     tokens = [world.take(who, reach, reach, fresh=True) for who in ("ada", "bob") for reach in ({A, B}, {B, C}, {A, C})]
