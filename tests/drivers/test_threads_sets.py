@@ -222,12 +222,14 @@ def test_release_goes_out_again_behind_what_nodes_have_not_answered_over_another
 
 def test_release_returns_once_nodes_that_have_not_answered_a_renewal_have_executed_it(make_lasting, raw, eventually):
     """Else another client would find the lock held that has just been released."""
-    client = make_lasting(node_timeout=2.0)
+    client = make_lasting(node_timeout=5.0)
     connect_set(client)
     lock = client.get_lock("x")
     assert lock.acquire(timeout=PATIENCE)
     for node in raw:
-        node.client_pause(1000, all=False)
+        node.client_pause(2000, all=False)
+    lock._state().renew_at = 0.0
+    client.runner.session.holds.watch(lock._state())
     eventually(lambda: client.runner.life.maintenance.own.owes)
     lock.release()
     assert sum(bool(claims(node)) for node in raw) < 3
