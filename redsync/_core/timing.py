@@ -15,7 +15,7 @@ import math
 import operator
 from typing import NamedTuple
 
-__all__ = ["MAX_LEASE", "Timing", "check_timeout", "finite", "milliseconds", "renew_at", "retry_delay", "whole"]
+__all__ = ["MAX_LEASE", "Timing", "check_timeout", "finite", "milliseconds", "retry_delay", "whole"]
 
 DRIFT_MIN = 0.002
 """Seconds added to the drift allowance for the nodes' expiry resolution and rounding, as in the Redis documentation."""
@@ -30,11 +30,6 @@ _SHORTEST_NODE_TIMEOUT = 0.01
 def milliseconds(seconds: float) -> int:
     """Return whole milliseconds, rounded up: so a claim never ends on a node before its holder stops believing."""
     return math.ceil(seconds * 1000)
-
-
-def renew_at(sent_at: float, lease: float) -> float:
-    """Return when a claim whose ask was sent at that instant is due for renewal."""
-    return sent_at + lease / 3
 
 
 class Timing(NamedTuple):

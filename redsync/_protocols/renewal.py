@@ -28,7 +28,7 @@ from redsync._core.observing import HoldsRenewed
 from redsync._core.quorum import Tally, Verdict
 from redsync._core.scripts import Command
 from redsync._core.session import Session
-from redsync._core.timing import milliseconds, renew_at
+from redsync._core.timing import milliseconds
 from redsync._protocols.answers import no_quorum
 from redsync._protocols.holding import check, lose, rollback_of, what_of
 from redsync.exceptions import NotOwnedError
@@ -50,8 +50,6 @@ class _Renewal:
 
     def __init__(self, session: Session, leases: dict[HoldState, float]) -> None:
         self.leases = leases
-        self._quorum = session.quorum
-        self._enough_against = session.nodes - session.quorum + 1
         self._guard = (1,) if session.timing.restart_guard > 0 else ()
         self.holds: list[HoldState] = []
 
@@ -92,8 +90,8 @@ class _Renewal:
         return [(existing := codes.count(_OURS), len(codes) - existing) for codes in each_hold]
 
     def decide(self, tally: Tally) -> Verdict:
-        enough, enough_against = self._quorum, self._enough_against
-        if all(existing >= enough or against >= enough_against for existing, against in self.counts(tally)):
+        spare = len(tally.nodes) - tally.quorum
+        if all(existing >= tally.quorum or against > spare for existing, against in self.counts(tally)):
             return Verdict.WON
         return Verdict.PENDING if None in tally.ballots else Verdict.LOST
 
@@ -169,7 +167,7 @@ def _apply(
             lost.append((state, "no quorum of nodes confirmed a renewal in time"))
         elif existing >= quorum:
             lease = renewal.leases[state]
-            state.renew_at = renew_at(tally.sent_at, min(lease, state.lease)) if state.renewed else math.inf
+            state.renew_at = tally.sent_at + min(lease, state.lease) / 3 if state.renewed else math.inf
             until = min(timing.valid_until(tally.sent_at, lease), state.ends_at)
             state.valid_until = max(state.valid_until, until)
             confirmed.append(state)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from redsync._core.timing import DRIFT_MIN, MAX_LEASE, Timing, check_timeout, renew_at, retry_delay
+from redsync._core.timing import DRIFT_MIN, MAX_LEASE, Timing, check_timeout, retry_delay
 
 TIMING = Timing(30.0)
 HUGE = 10**400  # An int beyond all floats.
@@ -189,7 +189,3 @@ def test_retry_delay_doubles_until_the_longest(tries, random, shortest):
 @settings(derandomize=True)
 def test_retry_delay_spreads_contenders_at_random(tries, random, more):
     assert retry_delay(tries, random) < retry_delay(tries, random + more)
-
-
-def test_renewal_is_due_a_third_of_the_lease_after_sending():
-    assert renew_at(1000.0, 30.0) == 1010.0
