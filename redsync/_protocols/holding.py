@@ -39,12 +39,9 @@ def had(reply: Any) -> bool:
     Raises:
         ValueError: It is not such a reply.
     """
-    if reply.__class__ is int:
-        if reply == 1:
-            return True
-        if reply == 0:
-            return False
-    raise ValueError("the reply to a release is 1 or 0")
+    if reply.__class__ is not int or reply not in (0, 1):
+        raise ValueError("the reply to a release is 1 or 0")
+    return bool(reply)
 
 
 def rollback(
