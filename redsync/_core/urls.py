@@ -38,7 +38,7 @@ _SERVERS: Final = re.compile(
     r"redis(s?)\+(?:sentinel|cluster)://(?:([^@/?#]*)@)?([^@/?#]+)(?:/([^?#]*))?(?:\?([^#]*))?"
 )
 _SERVICE: Final = re.compile(r"([^/]+)(?:/([0-9]+))?/?")
-_HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|(?:[^:\[\].]{1,63}\.)*[^:\[\].]{1,63}\.?)(?::([0-9]{1,5}))?")
+_HOST: Final = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[^:\[\]]+)(?::([0-9]{1,5}))?")
 
 
 class NodeUrlError(ValueError):
@@ -58,9 +58,8 @@ def check_url(url: str) -> None:
     """
     try:
         parts = urlsplit(url)
-        if parts.scheme not in ("redis", "rediss", "unix") or parts.port == 0:
+        if parts.scheme not in ("redis", "rediss", "unix") or parts.port == 0 or not _may_exist(parts.hostname or ""):
             raise ValueError
-        (parts.hostname or "").encode("idna")  # as a look-up does; a UnicodeError is a ValueError
     except ValueError:
         raise NodeUrlError(f"is not a valid URL; expected {_LIKE}, and {_QUOTED}") from None
     if "#" in url:
@@ -73,6 +72,14 @@ def check_url(url: str) -> None:
         raise NodeUrlError(f"has a URL without a host; expected {_LIKE}, and {_QUOTED}")
     elif not _DATABASE.fullmatch(parts.path):
         raise NodeUrlError(f"has a URL whose path is not the number of a database; expected {_LIKE}, and {_QUOTED}")
+
+
+def _may_exist(host: str) -> bool:
+    try:
+        unquote(host).encode("idna")  # as redis-py and a look-up do
+    except UnicodeError:
+        return False
+    return True
 
 
 def _check_options(query: str) -> None:
@@ -174,6 +181,6 @@ def _replicas(options: dict[str, str]) -> int:
 
 def _address(host: str, port: int) -> str:
     read = _HOST.fullmatch(host)
-    if read is None or not 0 < int(read[2] or port) < 1 << 16:
+    if read is None or not (0 < int(read[2] or port) < 1 << 16 and _may_exist(read[1])):
         raise NodeUrlError("names a server that is not host:port")
     return f"{read[1].lower()}:{int(read[2] or port)}"

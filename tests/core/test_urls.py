@@ -17,6 +17,9 @@ SECRET = "Wc903z"
         "redis://:a%23b%2Fc%3Fd@10.0.0.1:6379/0",
         "redis://user:a@b@10.0.0.1:6379/0?client_name=a%40b&db=3",
         "rediss://[::1]:6379?ssl_cert_reqs=none",
+        "redis://[fe80::1%25eth0]",
+        "redis://a_b.example.",
+        f"redis://{'%C3%BC' * 11}.example",
         "unix:///run/redis.sock",
         "unix://user:pw@/run/r%23.sock?db=1",
     ],
@@ -79,6 +82,11 @@ def test_short_url_of_a_group_is_read(url):
     assert ServersUrl.read(url) == ServersUrl("redis://node:1/0?", (("a:26379", "redis://a:26379/0?"),), 0, "m")
 
 
+def test_internationalised_names_of_sentinels_are_read():
+    said = ServersUrl.read(f"redis+sentinel://{'a' * 40}。{'b' * 40}.,{'%C3%BC' * 11}/m")
+    assert len(said.servers) == 2
+
+
 def test_list_of_sentinels_has_each_once():
     require_different(["a:1", "a:2"])
     for wrong in ([], ["a:1", "b:1", "a:1"]):
@@ -125,7 +133,7 @@ INVALID = [
     ("redis+sentinel://s1/m/one", "is not a valid URL"),
     ("redis+sentinel://s1,/m", "names a server that is not host:port"),
     ("redis+sentinel://s1:0/m", "names a server that is not host:port"),
-    *((f"redis+sentinel://s1,{host}/m", "names a server that is not host:port") for host in ("s..2", ".s2", "s" * 64)),
+    *((f"redis+sentinel://s1,{host}/m", "names a server that is not host:port") for host in ("s..2", ".s2", "ü" * 60)),
     ("redis+sentinel://s1,s2:5,s1:26379/m", "names a server twice: list each once"),
     ("redis+sentinel://s1/m?replicas=two", "has replicas= with something that is not a number"),
     ("redis+sentinel://s1/m?replicas=1000", "has replicas= with something that is not a number"),
