@@ -177,12 +177,14 @@ def _take(stack: ExitStack, client: Client, options: argparse.Namespace, signals
         if options.wait == 0:
             raise
         tell(error)
-    while hold is None:
-        hold = acquire(None if options.wait is None else max(options.wait - (time.monotonic() - began), 0.0))
+    while True:
+        if hold is None:
+            hold = acquire(None if options.wait is None else max(options.wait - (time.monotonic() - began), 0.0))
         try:
-            # The nodes may hand it over for the rest of its place in the queue: perhaps less than the end takes.
+            # A hand-over is for the rest of its place in the queue: after that, or a pause, too little may be left.
             if hold.remaining() < least:
                 hold.extend()
+            break
         except (LeaseLostError, QuorumError) as error:
             tell(error)
             hold = None

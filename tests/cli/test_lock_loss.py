@@ -1,6 +1,8 @@
 """`redsync lock` when its lock is lost: the command ends before another owner can have the lock."""
 
+import os
 import select
+import signal
 from pathlib import Path
 
 import pytest
@@ -93,3 +95,15 @@ def test_lock_that_is_lost_before_its_extension_is_waited_for_again(hand_over, p
         return runs_after_another_wait(process, proxies)
 
     eventually(is_lost)
+
+
+def test_lock_that_a_pause_has_left_short_is_extended(lock_command, proxies, raw, eventually):
+    for proxy in proxies:
+        proxy.delay = 0.05
+    urls = ",".join(proxy.url for proxy in proxies)
+    process = lock_command("x", "--lease", "3", "--", "echo", "ran", REDSYNC_URLS=urls)
+    eventually(lambda: all(node.exists("redsync:x") for node in raw))
+    os.kill(process.pid, signal.SIGSTOP)
+    eventually(lambda: all(node.pttl("redsync:x") < 1400 for node in raw))
+    os.kill(process.pid, signal.SIGCONT)
+    assert process.finish() == (0, "ran\n", "")
