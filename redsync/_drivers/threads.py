@@ -146,13 +146,7 @@ class Life(AnyLife):
         self.require_process()
         maintenance = Maintenance(self)
         on_invalidated = partial(maintenance.post, maintenance.end_torn)
-        # Not by the callers: an exception from outside in `Thread.start` leaves the module `threading` broken.
-        self.pool = maintenance.pool = Pool(
-            self,
-            lambda link_set, nodes: maintenance.post(partial(maintenance.connect, link_set, nodes)),
-            on_invalidated,
-            runner.max_connections,
-        )
+        self.pool = maintenance.pool = Pool(self, maintenance.connect, on_invalidated, runner.max_connections)
         self.releases.others = self.pool.sets
         try:
             maintenance.start()

@@ -74,19 +74,6 @@ def test_call_that_finds_all_sets_in_use_keeps_to_its_timeout_although_nodes_han
     eventually(lambda: not any(claims(node) for node in raw))
 
 
-def test_calls_start_no_threads(make_lasting, monkeypatch):
-    """An exception from outside amid `Thread.start` would spoil the module `threading` for the whole process."""
-    client, start, starters = make_lasting(), threading.Thread.start, set()
-
-    def watched(thread):
-        starters.add(threading.current_thread().name)
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", watched)
-    connect_set(client)
-    assert starters == {"redsync-maintenance"}
-
-
 def test_connections_that_have_died_silently_cost_one_round(narrow, raw, eventually):
     """As in a router that forgets idle ones; those of the maintenance still work."""
     lock = narrow.get_lock("x")
