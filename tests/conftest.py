@@ -169,13 +169,17 @@ def all_nodes_met():
 
 @pytest.fixture
 def make_client(nodes, flavour, make_worker, eventually, request) -> Iterator[Callable[..., Client]]:
-    """Make clients, by default of all nodes, that are closed before the test joins other threads."""
+    """Make clients, by default of all nodes, that are closed before the test joins other threads.
+
+    Rounds wait for nodes for up to a second: a busy machine may pause for that long.
+    """
     clients = []
     meet_all = "all_nodes_met" in request.fixturenames
 
     def make(urls=None, *, n=5, **options):
         make_one = Client if flavour == "threads" else request.getfixturevalue("bridge").connect
-        client = make_one(nodes.urls[:n] if urls is None else urls, **{"restart_guard": 0.0, **options})
+        options = {"restart_guard": 0.0, "node_timeout": 1.0, **options}
+        client = make_one(nodes.urls[:n] if urls is None else urls, **options)
         clients.append(client)
         if meet_all:
             eventually(lambda: all(node.state != "down" or node.last_error for node in client.nodes()))
