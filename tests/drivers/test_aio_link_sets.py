@@ -136,6 +136,32 @@ async def test_request_of_a_finalizer_in_the_middle_of_another_goes_out_once_and
     assert [node.lrange("list", 0, -1) for node in raw[:2]] == [["a", "b"]] * 2
 
 
+@in_loop
+async def test_commands_of_one_turn_go_out_together_in_the_order_of_the_calls(nodes, append, raw):
+    async with Rig(nodes.urls[:2]) as rig:
+        await rig.connect()
+        asking = asyncio.create_task(rig.ask(append, b"a", 20.0))
+        await asyncio.sleep(0)
+        rig.tell(append, b"b")
+        rig.tell(append, b"c")
+        await asking
+        await rig.read_all_replies()
+    assert [node.lrange("list", 0, -1) for node in raw[:2]] == [["a", "b", "c"]] * 2
+
+
+@in_loop
+async def test_loop_does_not_watch_a_set_that_has_ended(nodes, monkeypatch):
+    """Else it would not watch the next socket that gets the same descriptor."""
+    loop, watched = asyncio.get_running_loop(), []
+    add = loop.add_reader
+    monkeypatch.setattr(
+        loop, "add_reader", lambda descriptor, *args: watched.append(descriptor) or add(descriptor, *args)
+    )
+    async with await connected(nodes.urls):
+        assert bool(watched) is AioLinkSet.WATCHES
+    assert not any(loop.remove_reader(descriptor) for descriptor in watched)
+
+
 # Reading.
 
 

@@ -147,6 +147,17 @@ def test_vote_fails_where_the_command_can_not_be_sent_again_in_order(desk, link_
         assert choices(second.tally) == [None, "granted", None]
 
 
+def test_link_that_breaks_as_a_forgotten_script_is_sent_costs_only_its_vote(desk, link_set, fars):
+    request = desk.ask(link_set, deliver_to=0b010)
+    fars[1].take()
+    fars[1].say(b"-NOSCRIPT forgotten\r\n")
+    fars[1].sock.close()
+    hear(link_set)
+    assert link_set.links[1] is None
+    assert choices(request.tally) == [None, "failed", None]
+    assert desk.pending() == [0, 1, 0]
+
+
 # Which nodes get a request.
 
 

@@ -211,6 +211,7 @@ def test_release_waits_for_all_sets_that_its_owner_has_used(desk, sets, own):
 def test_release_is_kept_behind_a_renewal_of_many_claims_over_the_maintenances_set(desk, sets):
     """It was decided early, and creates claims that nodes have forgotten."""
     (own, second, third), fars = sets
+    desk.releases.others = lambda: [second, third]
     renewal = desk.request(b"another", owner=None)
     renewal.command = renewal.command._replace(args=(b"another", 1, b"claim", 1))
     own.send(renewal)
