@@ -286,9 +286,11 @@ class AioLinkSet(AnyLinkSet):
             self.throw_away()
         self.flush()
         now = self._clock()
-        for waitable, (future, until) in list(self._asleep.items()):
+        # Not a list of items: while it makes one, Python 3.11 may collect a sleeper that was dropped.
+        for waitable in list(self._asleep):
+            future, until = self._asleep.get(waitable, (None, 0.0))
             # The loop's timers are late, too, if they were paused while the machine was suspended.
-            if waitable.done or until <= now:
+            if future is not None and (waitable.done or until <= now):
                 _end(future)
 
     # The end.

@@ -282,6 +282,26 @@ async def test_sleep_ends_soon_after_a_suspension(nodes, monkeypatch):
         await asyncio.wait_for(sleep, PATIENCE)
 
 
+@in_loop
+async def test_sleep_that_the_collector_drops_does_not_stop_the_maintenance(nodes):
+    """Python 3.11 may collect garbage wherever it allocates: a task in a cycle that nobody waits for, for example."""
+    rig, thresholds = Rig(nodes.urls[:1]), gc.get_threshold()
+    async with rig:
+        try:
+            for allocations in range(1, 100):
+                gc.collect()
+                sleeps = [rig.set.sleep(Waitable(), clock() + PATIENCE) for _ in range(4)]
+                for sleep in sleeps:
+                    sleep.send(None)
+                sleeps.append(sleeps)
+                gc.set_threshold(allocations)
+                del sleep, sleeps
+                rig.set.recover()
+                gc.set_threshold(*thresholds)
+        finally:
+            gc.set_threshold(*thresholds)
+
+
 def test_keyboard_interrupt_in_the_loops_callback_passes_through_the_loop(nodes, append, monkeypatch):
     """The code that runs the loop again finds all in order."""
 
