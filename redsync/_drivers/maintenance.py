@@ -14,6 +14,7 @@ Only the maintenance thread writes the state here, except where a comment says o
 
 from __future__ import annotations
 
+import _thread
 import logging
 import os
 import socket
@@ -123,10 +124,9 @@ class Maintenance(AnyMaintenance[LinkSet]):
     def connect(self, link_set: LinkSet, nodes: Sequence[Node]) -> None:
         """Begin to connect a set to these nodes, each in a thread for this."""
         for node in nodes:
-            name = f"redsync-connect-{node.address}"
-            thread = threading.Thread(target=self._connect, args=(link_set, node), name=name, daemon=True)
             try:
-                thread.start()
+                # Not `Thread.start`: it waits for the thread, in which a finalizer may come first, and wait for us.
+                _thread.start_new_thread(self._connect, (link_set, node))
             except RuntimeError as error:  # There are no more threads.
                 if type(error) is not RuntimeError:
                     raise  # a signal handler's

@@ -284,7 +284,7 @@ async def test_sleep_ends_soon_after_a_suspension(nodes, monkeypatch):
 
 @in_loop
 async def test_sleep_that_the_collector_drops_does_not_stop_the_maintenance(nodes):
-    """Python 3.11 may collect garbage wherever it allocates: a task in a cycle that nobody waits for, for example."""
+    """Python 3.11 may collect garbage wherever it allocates: a task in a cycle, for example."""
     rig, thresholds = Rig(nodes.urls[:1]), gc.get_threshold()
     async with rig:
         try:

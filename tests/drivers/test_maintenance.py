@@ -297,6 +297,28 @@ def test_node_is_connected_later_if_its_connect_can_not_begin(tended, monkeypatc
     assert connected == [tended.desk.nodes[1]] * 2
 
 
+def test_maintenance_waits_for_no_thread_that_connects(make_client, nodes, monkeypatch, eventually):
+    """A finalizer may come first in such a thread, call the client, and wait for the maintenance."""
+    client = make_client()
+    with client.get_lock("x"):
+        pass
+    start, over = threading.Thread.start, threading.Event()
+
+    def wait_long(thread):
+        if threading.current_thread().name == "redsync-maintenance":
+            over.wait(2 * PATIENCE)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", wait_long)
+    nodes.kill(0)
+    eventually(lambda: client.nodes()[0].state == "down")
+    nodes.restart(0)
+    try:
+        eventually(lambda: client.nodes()[0].state == "up")
+    finally:
+        over.set()
+
+
 def test_connection_that_came_twice_is_closed(tended):
     far = tended.connect(1)
     assert far.ended()
