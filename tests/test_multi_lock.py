@@ -1,5 +1,6 @@
 """The public contract of the multi-lock: several locks as one, on real nodes, for threads and for asyncio."""
 
+import gc
 import itertools
 import threading
 import time
@@ -284,6 +285,15 @@ def test_one_loss_is_a_loss_of_all_and_release_releases_all(client, multi, locks
         multi.release()
     assert not isinstance(info.value, LeaseLostError)
     eventually(lambda: raw.keys() == [set()] * 5)
+
+
+@pytest.mark.threads_only
+def test_errors_of_a_release_do_not_keep_each_other_alive(multi):
+    gc.collect()
+    before = sum(isinstance(each, NotOwnedError) for each in gc.get_objects())
+    with suppress(NotOwnedError), multi:
+        multi.release()
+    assert sum(isinstance(each, NotOwnedError) for each in gc.get_objects()) == before
 
 
 # With

@@ -46,8 +46,8 @@ def release_all(left: list[Any]) -> Plan[None]:
         # It may have come before the release began. One that is repeated raises an error and changes nothing.
         yield from release_rest(left, error)
         raise
-    for further in errors[1:]:
-        note(errors[0], further)
+    while len(errors) > 1:
+        note(errors[0], errors.pop(1))
     try:
         if errors:
             raise errors[0]
