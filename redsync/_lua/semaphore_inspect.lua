@@ -9,8 +9,8 @@
 -- ARGV[3] the limit's version; 0: the asker knows no resize   ARGV[4] the limit
 -- ARGV[5] only for a rate limiter: its window, us
 -- Reply: {version of the limit or -1, the limit or 0, bit map of the taken slots, {{permit, slots, remaining ms, the
---        record of its client, msgpack, once per client, or nothing}}, its window, us, or 0, how many slots the
---        waiters want, this node's clock, ms}
+--        record of its client, msgpack, once per client and up to 6 MB in all, or nothing}}, its window, us, or 0, how
+--        many slots the waiters want, this node's clock, ms}
 --        | 0 the key holds another type, no change | error FORGETFUL <ms that this node remembers, or -1>
 -- include: slots
 if not purge(math.huge) then return 0 end
@@ -25,15 +25,17 @@ if asked > (version or 0) and (window or its_own) == its_own then
   version, permits, window = asked, wanted, its_own
 end
 wake_next()
-local holders, told = {}, {}
+local holders, told, size = {}, {}, 0
 local entries = ARGV[1] == '0' and {} or redis.call('zrange', KEYS[1], 0, ARGV[1] - 1, 'withscores')
 for i = 1, #entries, 2 do
   -- Our permits are "<client uuid>:<serial>:<number>"; the record's key depends on the holder, so it is not among KEYS.
   local client = string.match(entries[i], '^([%x-]+):%d+:%d+$') or ''
-  local record = not told[client] and redis.pcall('get', tag .. 'redsync:client:' .. client)
-  told[client] = true
+  -- Clients end a connection whose reply exceeds 8 MB.
+  local record = not told[client] and size < 6e6 and redis.pcall('get', tag .. 'redsync:client:' .. client)
+  record = type(record) == 'string' and record or ''
+  told[client], size = true, size + #record
   local slots, left = redis.call('hget', KEYS[4], entries[i]) or '', math.ceil(entries[i + 1] - now)
-  holders[#holders + 1] = {entries[i], slots, left, type(record) == 'string' and record or ''}
+  holders[#holders + 1] = {entries[i], slots, left, record}
 end
 local awaited = math.max(slots_ahead(math.huge, ''), redis.call('zcard', KEYS[2]))
 local taken = redis.call('get', KEYS[5]) or ''

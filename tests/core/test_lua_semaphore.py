@@ -566,12 +566,12 @@ def test_thousands_of_expired_permits_are_removed_for_an_asker_of_as_many(sem):
     assert len(sem.slots()) == 6 + 1
 
 
-def fill(sem, count, expiry_ms):
+def fill(sem, count, expiry_ms, permit=b"p:%d"):
     """Give that many permits one slot each; `expiry_ms`: until when they last, by their slots."""
     with sem.redis.pipeline(transaction=False) as pipeline:
         for i in range(count):
-            pipeline.zadd(KEYS.lock, {b"p:%d" % i: expiry_ms(i)})
-            pipeline.hset(KEYS.slots, b"p:%d" % i, i)
+            pipeline.zadd(KEYS.lock, {permit % i: expiry_ms(i)})
+            pipeline.hset(KEYS.slots, permit % i, i)
             pipeline.setbit(KEYS.taken, i, 1)
         for key in HELD:
             pipeline.pexpireat(key, 10**15)
@@ -581,6 +581,14 @@ def fill(sem, count, expiry_ms):
 def test_look_lists_thousands(sem):
     fill(sem, 10_000, lambda i: 10**15 + i)
     assert [(permit, slots) for permit, slots, *_ in sem.look()[3]] == [(b"p:%d" % i, b"%d" % i) for i in range(10_000)]
+
+
+def test_look_leaves_records_out_that_would_exceed_the_longest_reply(sem):
+    fill(sem, 2_000, lambda i: 10**15 + i, permit=b"%x:1:1")
+    sem.redis.mset({b"redsync:client:%x" % i: bytes(5_000) for i in range(2_000)})
+    holders = sem.look()[3]
+    assert len(holders) == 2_000
+    assert 5_000_000 < sum(len(record) for *_, record in holders) < 7_000_000
 
 
 def test_look_removes_expired_permits_and_wakes_the_waiters_that_fit(sem):
