@@ -101,6 +101,13 @@ def test_name_with_blanks_is_parsed_whole(wakeups):
     assert sleep(waits, lambda: say(wakeups, 0b1, b"7", key)) == ([UNTIL], (1, 0b1))
 
 
+def test_wait_for_an_event_of_this_process_ends_with_it_and_leaves_nothing(wakeups):
+    for _ in range(2):
+        waits = wakeups.wait_for_event(KEY, UNTIL, lambda: False)
+        assert sleep(waits, lambda: wakeups.signal(KEY)) == ([UNTIL], (1, 0))
+        assert not wakeups._events
+
+
 # Duration.
 
 
