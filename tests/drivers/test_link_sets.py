@@ -5,6 +5,7 @@ import math
 import os
 import socket
 import struct
+import time
 from contextlib import suppress
 
 import hiredis
@@ -156,6 +157,17 @@ def test_link_that_breaks_as_a_forgotten_script_is_sent_costs_only_its_vote(desk
     assert link_set.links[1] is None
     assert choices(request.tally) == [None, "failed", None]
     assert desk.pending() == [0, 1, 0]
+
+
+def test_link_that_has_ended_is_polled_no_more(desk, link_set, fars):
+    """Else each wait for the other nodes would be a busy one."""
+    desk.ask(link_set)
+    fars[1].sock.close()
+    hear(link_set)
+    assert link_set.links[1] is None
+    began = time.monotonic()
+    link_set.read(0.02)
+    assert time.monotonic() - began >= 0.02
 
 
 # Which nodes get a request.
