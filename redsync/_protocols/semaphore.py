@@ -21,13 +21,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from redsync._core.client_records import ClientRecord
 from redsync._core.effects import Broadcast, Steps, Tell, broadcast, tell
 from redsync._core.holds import HoldState, Owner
 from redsync._core.permits import MAX_PERMITS, Limit, PermitState, SlotKeys, next_version, read_slots
+from redsync._core.quorum import Tally
 from redsync._core.scripts import Arg, ClaimKind, Command, Script
 from redsync._core.session import Session
 from redsync._core.timing import milliseconds
@@ -37,7 +38,7 @@ from redsync._protocols.claims import AcquireRequest
 from redsync._protocols.holding import give_back, release, tell_rest
 from redsync._protocols.shrinking import first_in, read_bits
 from redsync._protocols.slot_claims import SlotClaim, SlotQueue
-from redsync.exceptions import LeaseLostError, OverReleaseError
+from redsync.exceptions import LeaseLostError, OverReleaseError, QuorumError
 
 __all__ = [
     "SEMAPHORE",
@@ -58,11 +59,11 @@ SEMAPHORE = ClaimKind.of("semaphore", b"zset", label="semaphore")._replace(
 )
 INSPECT = Script.load("semaphore_inspect")
 
-_MANY = 1000
-"""The number of holders beyond which a look may take long: ten thousand keep a node busy for about 0.1 s."""
+_PAGE = 1000
+"""The number of slots that a page of holders covers: a page must not keep a node or a client busy for long."""
 
 _TIMEOUTS = 4
-"""A round for many holders waits this many times as long for nodes."""
+"""A round for a page waits this many times as long for nodes: they need time to look through many permits."""
 
 
 class Pool(NamedTuple):
@@ -218,10 +219,11 @@ def survey(
 ) -> Steps[list[Look]]:
     """Ask all nodes; return the looks of a quorum of them or more.
 
-    Nodes that lack the limit of a resize that the client knows, or that another node knows, learn it.
+    If there may be many holders, the client asks page by page, so each page is of another instant. Nodes that lack the
+    limit of a resize that the client knows, or that another node knows, learn it.
 
-    Nodes list at most `holders` permits with their holders. Only nodes that have remembered everything for `guard`
-    seconds are heard. Without `stated` the rate that the program states may differ from theirs.
+    Nodes list at most `holders` permits with their holders, all if it is -1. Only nodes that have remembered everything
+    for `guard` seconds are heard. Without `stated` the rate that the program states may differ from theirs.
 
     Raises:
         QuorumError: Too few nodes answered.
@@ -229,10 +231,18 @@ def survey(
         ConfigurationError: On the nodes it has another rate, or is a semaphore instead of a rate limiter, or the
             reverse.
     """
-    if holders > _MANY:
-        # This finds out hung nodes, so the longer look does not wait for these.
-        yield from _look(session, pool, owner, 0, guard)
-    looks = yield from _look(session, pool, owner, holders, guard)
+    paged = not 0 <= holders <= _PAGE
+    # The look that precedes all pages also finds out hung nodes, so no page waits for these.
+    by_node, _ = yield from _look(session, pool, owner, holders=0 if paged else holders, guard=guard, start=0)
+    last = max((slot for look in by_node.values() for slot in look.taken), default=-1) if paged else -1
+    for start in range(0, last + 1, _PAGE):
+        more, tally = yield from _look(session, pool, owner, holders=-1, guard=guard, start=start)
+        both = by_node.keys() & more.keys()
+        by_node = {node: replace(by_node[node], holders=by_node[node].holders + more[node].holders) for node in both}
+        if len(both) < session.quorum:
+            sentence = f"only {len(both)} of {session.nodes} nodes answered for all pages; {session.quorum} must"
+            raise QuorumError(pool.name, f"{pool.limit.noun} {pool.name!r}: {sentence}", tally.votes)
+    looks = list(by_node.values())
     others = [look.limit for look in looks if look.limit and look.contradicts(pool.limit, stated=stated)]
     if len(others) > len(looks) - session.quorum:
         raise pool.limit.differs(pool.name, others[0])
@@ -245,25 +255,27 @@ def survey(
     return looks
 
 
-def _inspect(pool: Pool, holders: int, memory: Arg = 0) -> Command:
+def _inspect(pool: Pool, holders: int, memory: Arg = 0, start: int = 0) -> Command:
     limit = pool.limit
-    return Command(INSPECT, pool.keys.all, (holders, memory, limit.version, limit.permits, *limit.window))
+    return Command(INSPECT, pool.keys.all, (holders, memory, start, limit.version, limit.permits, *limit.window))
 
 
-def _look(session: Session, pool: Pool, owner: Owner, holders: int, guard: float) -> Steps[list[Look]]:
-    """Ask all nodes; return the looks of a quorum of them or more."""
+def _look(
+    session: Session, pool: Pool, owner: Owner, *, holders: int, guard: float, start: int
+) -> Steps[tuple[dict[int, Look], Tally]]:
+    """Ask all nodes; return each one's look, by index, and the round; `start`: the first slot of the page."""
 
     def parse(reply: Any) -> Look | Refusal:
         return WRONG_TYPE if reply.__class__ is int and reply == 0 else Look.read(reply)
 
     memory = session.processes.guard(milliseconds(guard)) if guard else 0
-    timeout = session.timing.node_timeout * (_TIMEOUTS if holders > _MANY else 1)
-    look = Broadcast(_inspect(pool, holders, memory), owner, parse, timeout, guard, decide=all_answers)
-    tally = yield from broadcast(look)
+    command = _inspect(pool, holders, memory, start)
+    timeout = session.timing.node_timeout * (_TIMEOUTS if holders < 0 else 1)
+    tally = yield from broadcast(Broadcast(command, owner, parse, timeout, guard, decide=all_answers))
     if tally.granted < tally.quorum:
         noun = pool.limit.noun
         raise type_error(pool.name, tally, noun) or no_quorum(pool.name, tally, noun)
-    return tally.grants
+    return {node: look for node, look in enumerate(tally.answers) if look}, tally
 
 
 def _permits(looks: Sequence[Look], limit: Limit) -> int:
@@ -306,7 +318,7 @@ def holders_of(session: Session, pool: Pool, owner: Owner) -> Steps[tuple[Permit
         QuorumError: Too few nodes answered.
         KeyTypeError: The key holds a value of another type.
     """
-    looks = yield from survey(session, pool, owner, holders=MAX_PERMITS)
+    looks = yield from survey(session, pool, owner, holders=-1)
     votes: dict[str, Counter[int]] = defaultdict(Counter)
     lasting: dict[str, list[float]] = defaultdict(list)
     clients: dict[str, ClientRecord | None] = {}

@@ -59,7 +59,7 @@ def ask(toy, pool):
 def test_limit_is_the_newest_that_nodes_know(toy, pool, ask):
     looks = toy.answers(look(0, 4), look(V1, 7), look(0, 4), look(), None)
     assert ask(limit_of, told=[looks, "tell semaphore_inspect"]) == 7
-    assert toy.told[-1].command.args == (0, 0, V1, 7), "nodes that lack it get it"
+    assert toy.told[-1].command.args == (0, 0, 0, V1, 7), "nodes that lack it get it"
     assert (pool.limit.version, pool.limit.permits) == (V1, 7)
 
 
@@ -70,7 +70,7 @@ def test_limit_that_no_node_knows_is_the_clients_own(toy, ask):
 def test_limit_that_nodes_forgot_is_the_last_that_was_learned(toy, pool, ask):
     pool.limit.learn(V1, 9)
     assert ask(limit_of, told=[toy.all_say(look(V1, 9))]) == 9
-    assert toy.commands[-1].args == (0, 0, V1, 9), "they get it with the look"
+    assert toy.commands[-1].args == (0, 0, 0, V1, 9), "they get it with the look"
 
 
 @pytest.mark.parametrize("known", [V1 + 5, 1 << 52])
@@ -78,7 +78,7 @@ def test_resize_writes_a_version_above_all_known_ones(toy, pool, ask, known):
     wanted = next_version(known, 9, NOW_MS)
     looks = toy.answers(look(0, 4), look(known, 7), look(0, 4), "down", None)
     ask(resize, 9, told=[looks, "tell semaphore_inspect", toy.all_say(look(wanted, 9))])
-    assert toy.commands[-1].args == (0, 0, wanted, 9)
+    assert toy.commands[-1].args == (0, 0, 0, wanted, 9)
     assert (pool.limit.version, pool.limit.permits) == (wanted, 9)
 
 
@@ -87,7 +87,7 @@ def test_one_wrong_clock_does_not_decide_the_version_of_a_resize(toy, pool, ask)
     looks = toy.answers(*[look(0, 4, now_ms=each) for each in clocks])
     wanted = next_version(0, 9, NOW_MS)
     ask(resize, 9, told=[looks, toy.all_say(look(wanted, 9))])
-    assert toy.commands[-1].args[2] == pool.limit.version == wanted
+    assert toy.commands[-1].args[3] == pool.limit.version == wanted
 
 
 def test_resize_overtaken_by_another_has_succeeded(toy, pool, ask):
@@ -138,6 +138,29 @@ def test_bit_map_of_absurd_size_is_not_a_look(toy, ask):
     absurd = [0, 4, bytes(1251), [], 0, 0, NOW_MS]
     with pytest.raises(QuorumError):
         ask(available, told=[toy.answers(absurd, absurd, absurd, look(0, 4), look(0, 4))])
+
+
+def test_many_holders_are_listed_a_page_at_a_time(toy, pool, ask):
+    pool.limit.permits = 10_000
+    pages = [
+        look(0, 10_000, [], [[b"c:1", b"5", 9_000, RECORD.pack()]]),
+        look(0, 10_000, [], [[b"c:2", b"1005", 8_000, RECORD.pack()], [b"c:3", b"1006", 7_000, b""]]),
+    ]
+    for page in pages:
+        page[2] = bytes(126)[:-1] + b"\xff"
+    found = ask(holders_of, told=[toy.all_say(page) for page in (pages[0], *pages)])
+    assert [(holder.id, holder.pid) for holder in found] == [(f"c:{number}", RECORD.pid) for number in (3, 2, 1)]
+    assert [command.args for command in toy.commands[1:]] == [(-1, 0, 0, 0, 10_000), (-1, 0, 1000, 0, 10_000)]
+
+
+def test_pages_that_too_few_nodes_answer_together_list_nobody(toy, pool, ask):
+    """A permit would have the vote of one node only, and be left out although two nodes told it."""
+    page = look(0, 10_000, [], [[b"c:1", b"1005", 9_000, b""]])
+    page[2] = bytes(126)[:-1] + b"\xff"
+    looks = [toy.all_say(page)]
+    looks += [toy.answers(page, page, page, "down", "down"), toy.answers("down", page, page, page, "down")]
+    with pytest.raises(QuorumError, match="semaphore 'x': only 2 of 5 nodes answered for all pages; 3 must"):
+        ask(holders_of, told=looks)
 
 
 def test_foreign_value_is_an_error_for_a_look(toy, ask):

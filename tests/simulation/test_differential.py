@@ -425,7 +425,7 @@ class Chance:
         return POOL.all, (self.of(OWNERS), self.slots(), self.of(LEASES))
 
     def semaphore_inspect(self):
-        return POOL.all, (self.of([0, 1]), self.guard(), *self.limit(), *self.of([(), (60,)]))
+        return POOL.all, (self.of([0, 1]), self.guard(), 0, *self.limit(), *self.of([(), (60,)]))
 
     def shipped(self):
         name = self.of(sorted(SHIPPED))
