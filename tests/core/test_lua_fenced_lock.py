@@ -68,6 +68,7 @@ def test_existing_claim_gets_a_higher_token_too(fenced):
     fenced.redis.pexpire(KEYS.lock, 1000)
     assert fenced.acquire() == -(token + 1)
     assert fenced.queue() == -(token + 2)
+    fenced.acquire(lease=1000)
     assert fenced.redis.pttl(KEYS.lock) > 2000
 
 

@@ -84,8 +84,9 @@ def test_places_expire_and_are_renewed_and_removed(latch):
     latch.tell(7, 2, who=BOB)
     time.sleep(0.05)
     latch.tell(7, 2, who=BOB)
+    latch.tell(7, 2, who=BOB, place=1000)
     assert latch.waiters() == [BOB]
-    assert 0 < latch.redis.pttl(KEYS.waiters) <= 5000
+    assert 1000 < latch.redis.pttl(KEYS.waiters) <= 5000
     assert [latch.leave(BOB), latch.leave(BOB)] == [1, 0]
     assert latch.waiters() == []
 
