@@ -35,7 +35,7 @@ class Liveness(OwnChecker):
       a connection silent, 10 s by the slowest clock are added, after which the client abandons it;
     * a waiter asks again while its place is kept, see `_poll`: no waiter relies on its wake-up;
     * where programs report what they do (`Machine.tell` with "asks", its `name` and `timeout`, and with the
-      outcome), the outcome comes at most `_OVER` after the timeout;
+      outcome), the outcome comes at most `_OVER` after the timeout, or after `_ROUND` if that is 0;
     * an owner that asks for a fair lock, a permit or a success has a place in the queue within the same bound, unless
       it has what it asks for by then.
 
@@ -134,8 +134,8 @@ class Liveness(OwnChecker):
     def _note_did(self, did: Did) -> None:
         about = did.about
         whose = did.machine.name, did.who
-        if did.what == "asks" and about.get("timeout"):  # a single try takes as long as any
-            self._due[whose] = did.machine, did.machine.clock.now() + float(about["timeout"])
+        if did.what == "asks" and about.get("timeout") is not None:
+            self._due[whose] = did.machine, did.machine.clock.now() + (float(about["timeout"]) or _ROUND)
         else:
             self._due.pop(whose, None)
 
