@@ -88,7 +88,7 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
             except BaseException as error:
                 self.own.throw_away()
                 self._loop.call_soon(reraise, error)
-                await asyncio.sleep(PAUSE_AFTER_FAILURE)
+                await asyncio.sleep(0)  # until the loop has raised it
             else:
                 return
 

@@ -207,6 +207,30 @@ def test_client_outlives_an_interruption_of_its_own_task(make_client, interrupt_
         runner.run(asyncio.wait_for(is_renewed(client), PATIENCE))
 
 
+def test_client_whose_own_task_was_interrupted_connects_again_at_once(make_client, interrupt_maintenance, promptly):
+    """Rounds wait for that, but with a short lease not for long."""
+
+    async def waste_time(client):
+        await take(client.get_lock("x"))
+        await asyncio.sleep(ENDLESS)
+
+    async def seconds(client):
+        began = time.monotonic()
+        async with client, client.get_lock("x"):
+            return time.monotonic() - began
+
+    def go_on():
+        with asyncio.Runner() as runner:
+            client = make_client()
+            runner.run(take(client.get_lock("x")))
+            interrupt_maintenance("_catch_up")
+            with pytest.raises(KeyboardInterrupt):
+                runner.run(waste_time(client))
+            return runner.run(seconds(client))
+
+    promptly(go_on, 0.05)
+
+
 @pytest.mark.parametrize(("where", "name"), [(AioMaintenance, "_catch_up"), (AioLinkSet, "receive")])
 def test_exit_in_own_code_ends_the_loop_and_holds_are_released(make_client, raw, interrupt_maintenance, where, name):
     async def main():
