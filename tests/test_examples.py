@@ -49,9 +49,10 @@ SAYS = {
         (copying file \d+
         )*an operator force-releases the lock: True
         (copying file \d+
-        )*on_lost: 'files' is lost
+        )*(on_lost: 'files' is lost
         (copying file \d+
-        )*stopped: the hold of lock 'files' was lost: .*
+        )*stopped: the hold of lock 'files' was lost: .*|stopped: .*
+        on_lost: 'files' is lost)
         """,
     "nodes_come_and_go.py": r"""
         nodes: down, down, up, up, up
