@@ -150,8 +150,8 @@ class AnyRunner(ABC, Generic[LifeT]):
     def _new_life(self) -> LifeT:
         # One step: of two threads that begin at once, both get the same.
         life = self._lives.setdefault(os.getpid(), self._make_life())
-        for process, former in list(self._lives.items()):
-            if former is not life and self._lives.pop(process, None) is not None:
+        for former in list(self._lives.values()):
+            if former is not life and self._lives.pop(former.process, None) is not None:
                 # Its sockets were closed right after the fork, unless an exception struck there. Then they stay open:
                 # by now their numbers may be other files, since a daemon closes all that it finds.
                 former.session.holds.clear()
@@ -189,8 +189,8 @@ class AnyRunner(ABC, Generic[LifeT]):
 
     def close_copies(self) -> None:
         """In the child of a fork, right after it: close the copies of the parent's sockets."""
-        for process, life in list(self._lives.items()):
-            if process != os.getpid():
+        for life in list(self._lives.values()):
+            if life.process != os.getpid():
                 life.forget()
 
     def statuses(self) -> list[NodeStatus]:

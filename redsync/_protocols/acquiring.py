@@ -2,9 +2,8 @@
 
 `claims` decides what to ask for, and `queue_policies` who is served first. The loop knows neither by name.
 
-A round that was not won is rolled back on all nodes, unless all that got it have refused, or the acquire
-asks for the same again at once. An acquire that ends leaves the queue in any case. The next step depends on why the
-round was lost:
+A round that was not won is rolled back on all nodes, unless all that got it have refused, or the acquire asks for the
+same again at once. An acquire that ends leaves the queue in any case. The next step depends on why the round was lost:
 
 * *without quorum* (too many nodes failed): an error at once for a non-blocking acquire; else another try after a
   growing pause, in turn with the client's other retries, until the deadline or the outage timeout, and without a place

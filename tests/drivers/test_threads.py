@@ -1,5 +1,6 @@
 """The driver for threads: atomic steps, waking, and connecting threads."""
 
+import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -216,6 +217,29 @@ def test_first_command_of_the_child_of_a_fork_names_the_processes_that_the_child
         return tally.verdict
 
     assert in_child(lambda: str(runner.run(ask()))) == str(Verdict.WON)
+
+
+def test_child_of_a_fork_may_collect_an_object_that_uses_the_client_as_it_begins():
+    """Python 3.11 may collect wherever it allocates."""
+    runner, thresholds = Client(["redis://127.0.0.1:1"]).runner, gc.get_threshold()
+
+    class User:
+        def __init__(self):
+            self.me = self
+
+        def __del__(self):
+            runner._lives.pop(0, None)
+
+    try:
+        for allocations in range(1, 20):
+            runner._lives[0] = runner.life
+            gc.collect()
+            User()
+            gc.set_threshold(allocations)
+            runner.close_copies()
+            gc.set_threshold(*thresholds)
+    finally:
+        gc.set_threshold(*thresholds)
 
 
 def test_exit_closes_all_clients_although_others_are_made_meanwhile(monkeypatch):
