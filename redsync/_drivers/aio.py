@@ -14,7 +14,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 import os
 from collections.abc import Callable, Coroutine
@@ -164,6 +163,7 @@ class AioLife(AnyLife):
     Attributes:
         owners: The owners of tasks.
         loop: The loop that first used the client; None before that.
+        links: The client's set of links, made with the first use.
         task: The client's task; None without a loop.
         begun: Set once the first connections are made, or enough time has passed, or the client has ended.
         ready: True from then on, until the client ends.
@@ -174,6 +174,7 @@ class AioLife(AnyLife):
     """
 
     maintenance: AioMaintenance | None
+    links: AioLinkSet
 
     def __init__(self, runner: AioRunner) -> None:
         super().__init__(runner)
@@ -188,16 +189,6 @@ class AioLife(AnyLife):
         self.idle: asyncio.Future[None] | None = None
         self._left: Final[set[asyncio.Task[None]]] = set()
 
-    def is_current(self) -> bool:
-        """Return False in the child of a fork."""
-        return self.process == os.getpid()
-
-    @property
-    def links(self) -> AioLinkSet:
-        """The client's set of links."""
-        assert self.maintenance is not None, "what runs has a loop"
-        return self.maintenance.own
-
     def note_lag(self, node: Node) -> None:  # noqa: ARG002  (it asks over the same link)
         self.wake()
 
@@ -211,7 +202,7 @@ class AioLife(AnyLife):
 
     def post(self, function: Callable[..., object], *args: Any) -> None:
         """Let the loop call a function, if it still can; callable in a finalizer, in any thread."""
-        if self.loop is not None and self.is_current():
+        if self.loop is not None and self.process == os.getpid():
             with suppress(RuntimeError):  # The loop is closed.
                 self.loop.call_soon_threadsafe(function, *args)
 
@@ -233,6 +224,7 @@ class AioLife(AnyLife):
         if self.task is None:
             self.loop = loop
             self.maintenance = runner.make_maintenance(self, loop)
+            self.links = self.maintenance.own
             self.task = loop.create_task(self._main(self.maintenance), name="redsync-maintenance")
             self.task.add_done_callback(self._note_end)
 
@@ -418,7 +410,7 @@ class AioRunner(AnyRunner[AioLife]):
                 except GeneratorExit:
                     interruption = _Dropped()
                 except BaseException as error:
-                    if inspect.getgeneratorstate(steps) != inspect.GEN_CLOSED:
+                    if steps.gi_frame is not None:  # type: ignore[attr-defined]  # It is a generator, not a lookalike.
                         # The protocol cleans up, no matter whether an effect or the lines above raised the error.
                         interruption = error
                     elif isinstance(error, StopIteration):
@@ -463,7 +455,7 @@ class AioRunner(AnyRunner[AioLife]):
     def _links(self, effect: Broadcast | Tell, call: AioCall) -> AioLinkSet:
         """Return the links for a command; raise in another process: no child of a fork acts for its parent."""
         owner, life = effect.owner, call.life
-        if not life.is_current() or (owner is not None and owner.client_id != life.client_id):
+        if life.process != os.getpid() or (owner is not None and owner.client_id != life.client_id):
             raise forked()
         return life.links
 
@@ -481,8 +473,12 @@ class AioRunner(AnyRunner[AioLife]):
         request = Request(effect, tally)
         if request.make():
             tally.sent_at = clock()
-            await links.send_and_wait(request, tally.sent_at + effect.timeout, again=call.awaited)
-            tally = request.tally or tally
+            deadline = tally.sent_at + effect.timeout
+            links.send_soon(request)
+            await links.sleep(request, deadline)
+            if call.awaited and not tally.won:  # The maintenance has to connect, so its own rounds can't wait for that.
+                await links.repeat(request, deadline)
+                tally = request.tally or tally
             if not request.done:
                 links.close_round(request, f"no answer within {effect.timeout:g} s")
         else:

@@ -16,6 +16,7 @@ other tasks' rounds begin again once a quorum is connected, within their timeout
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import select
 from collections.abc import Callable
@@ -34,6 +35,9 @@ __all__ = ["AioLinkSet", "StreamLink"]
 
 _PAUSE: Final = 0.005
 """Seconds between two looks whether an interrupted round has a quorum of connections again."""
+
+_LOOK: Final = 0.00001
+"""Seconds by which a sleep may end late, per sleep of the set: each look for those that are over goes through all."""
 
 
 class StreamLink(AnyLink, asyncio.Protocol):
@@ -117,6 +121,8 @@ class AioLinkSet(AnyLinkSet):
         self._rounds: Final[set[Waitable]] = set()
         self._batch: Final[list[Request]] = []
         self._asleep: Final[dict[Waitable, tuple[asyncio.Future[None], float]]] = {}
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = math.inf
         self._watched = self._reading = self._invalidating = self.closing = False
 
     # Links.
@@ -138,7 +144,7 @@ class AioLinkSet(AnyLinkSet):
         super().install(link)
         if self._polled and not self._watched:
             self._watched = True
-            self._loop.add_reader(self._poller.fileno(), self._within, self.read)
+            self._loop.add_reader(self._poller.fileno(), self.read)
         super().deliver(link.node, now)
         # Messages may have come before the link took over.
         self.receive(link, None, now)
@@ -157,7 +163,7 @@ class AioLinkSet(AnyLinkSet):
         # A renewal is made of the holds that live now, so it goes out at once, before one of them ends.
         is_made_late, is_alone = not isinstance(request.effect.command, Command), not self._batch
         self._batch.append(request)
-        if is_made_late or self._loop.is_closed() or (is_alone and not self._rounds):
+        if is_made_late or (is_alone and not self._rounds) or self._loop.is_closed():
             self.flush()
         elif is_alone or not self._rounds:
             # Other tasks have rounds under way, and are likely to send something in this turn of the loop too. Without
@@ -176,23 +182,16 @@ class AioLinkSet(AnyLinkSet):
 
     # Waiting.
 
-    async def send_and_wait(self, request: Request, deadline: float, *, again: bool = True) -> None:
-        """Send a request, and return once it is done, or at the deadline, after everything that came by then was read.
-
-        If an interruption costs the connections meanwhile, the round begins `again` over new ones. The maintenance has
-        to make these, so it passes False.
-        """
-        while True:
-            self.send_soon(request)
-            await self.sleep(request, deadline)
-            tally = request.tally
-            if tally is None or tally.won or INTERRUPTED not in tally.replies or not again:
-                return
+    async def repeat(self, request: Request, deadline: float) -> None:
+        """Begin a round again, over new connections, while it loses votes because an interruption cost its own."""
+        while (tally := request.tally) is not None and not tally.won and INTERRUPTED in tally.replies:
             while len(self.links) - self.links.count(None) < tally.quorum:
                 if self.closed or self._clock() >= deadline:
                     return
                 await asyncio.sleep(_PAUSE)
             request.repeat()
+            self.send_soon(request)
+            await self.sleep(request, deadline)
 
     async def sleep(self, waitable: Waitable, until: float) -> None:
         """Return when the waitable is done, at the instant, or when the client closes; rounds wait on.
@@ -200,22 +199,42 @@ class AioLinkSet(AnyLinkSet):
         A round that ends at the instant has read everything that came by then.
         """
         is_round = isinstance(waitable, Request)
-        while not waitable.done and (is_round or not self.closing) and (now := self._clock()) < until:
+        if not waitable.done and (is_round or not self.closing) and self._clock() < until:
             future = self._loop.create_future()
-            timer = self._loop.call_later(until - now, _end, future)
             try:
                 waitable.waker = partial(_end, future)
                 self._asleep[waitable] = future, until
                 if is_round:
                     self._rounds.add(waitable)
+                if until < self._alarm_at:
+                    self._set_alarm(until)
                 await future
             finally:
-                timer.cancel()
                 waitable.waker = None
                 self._rounds.discard(waitable)
                 self._asleep.pop(waitable, None)
         if is_round and not waitable.done:
             self.look(await self.read_all())
+
+    def _set_alarm(self, at: float) -> None:
+        """Let the loop look at an instant for sleeps that are over; inf: never."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = None if at == math.inf else self._loop.call_later(at - self._clock(), self._end_due)
+        self._alarm_at = at
+
+    def _end_due(self) -> None:
+        """End the sleeps that are over, and set the alarm for the others."""
+        now, earliest = self._clock(), math.inf
+        self._alarm_at = earliest  # At once: if an exception strikes below, the next sleep sets it.
+        # Not a list of items: while it makes one, Python 3.11 may collect a sleeper that was dropped.
+        for waitable in list(self._asleep):
+            future, until = self._asleep.get(waitable, (None, math.inf))
+            if future is not None and (waitable.done or until <= now):
+                _end(future)
+            elif future is not None and not future.done():
+                earliest = min(earliest, until)
+        self._set_alarm(max(earliest, now + _LOOK * len(self._asleep)))
 
     def end_sleeps(self) -> None:
         """End all sleeps but rounds, and let none begin again."""
@@ -233,7 +252,7 @@ class AioLinkSet(AnyLinkSet):
             await asyncio.sleep(0)  # and hands out what it found.
             for link in streams:
                 link.read_until = at
-        self._within(self.read)
+        self.read()
         return at
 
     # Reading.
@@ -245,6 +264,9 @@ class AioLinkSet(AnyLinkSet):
             try:
                 self._reading = True
                 self._serve(self._poller.poll(0))
+            except BaseException:
+                self.throw_away()
+                raise
             finally:
                 self._reading = False
 
@@ -285,13 +307,8 @@ class AioLinkSet(AnyLinkSet):
         if self._invalidating:
             self.throw_away()
         self.flush()
-        now = self._clock()
-        # Not a list of items: while it makes one, Python 3.11 may collect a sleeper that was dropped.
-        for waitable in list(self._asleep):
-            future, until = self._asleep.get(waitable, (None, 0.0))
-            # The loop's timers are late, too, if they were paused while the machine was suspended.
-            if future is not None and (waitable.done or until <= now):
-                _end(future)
+        # The loop's timers are late, too, if they were paused while the machine was suspended.
+        self._end_due()
 
     # The end.
 
@@ -300,8 +317,10 @@ class AioLinkSet(AnyLinkSet):
             self.closed = True
             return  # The child of a fork shares its parent's poll.
         super().end(reason, orderly=orderly)
-        if self._watched and not self._loop.is_closed():
-            self._loop.remove_reader(self._poller.fileno())
+        if not self._loop.is_closed():
+            self._end_due()
+            if self._watched:
+                self._loop.remove_reader(self._poller.fileno())
         self._watched = False
         if self._poller is not None:
             self._poller.close()

@@ -65,7 +65,10 @@ class Rig:
         effect = Broadcast(Command(script, (b"list",), (word,)), self.owner, lambda reply: True, timeout)
         request = Request(effect, effect.tally([node.address for node in self.nodes]))
         request.tally.sent_at = clock()
-        await self.set.send_and_wait(request, clock() + timeout)
+        deadline = clock() + timeout
+        self.set.send_soon(request)
+        await self.set.sleep(request, deadline)
+        await self.set.repeat(request, deadline)
         if not request.done:
             self.set.close_round(request, f"no answer within {timeout:g} s")
         return request.tally
