@@ -24,6 +24,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, Final
 
 import hiredis
@@ -53,6 +54,7 @@ _FEW_PENDING: Final = 32
 _PAUSE: Final = 0.1
 """Seconds after a failed connection until a set tries again."""
 
+_data: Final = attrgetter("data")
 _PUSH, _ERROR = hiredis.PushNotification, hiredis.ReplyError
 _READABLE: Final = getattr(select, "POLLIN", 1)
 _WRITABLE: Final = getattr(select, "POLLOUT", 4)
@@ -176,46 +178,48 @@ class AnyLinkSet(ABC):
     # Sending.
 
     def send(self, *requests: Request) -> None:
-        """Send requests to all nodes, in order; count those that do not get one as failed. Never blocks."""
+        """Send requests to all nodes, in order; count those that do not get one as failed. Never blocks.
+
+        A node without a connection gets nothing, one that owes replies for too long only releases, a quarantined one no
+        new claims.
+        """
         if os.getpid() != self._process:
             raise forked()
         now = self._clock()
         for request in requests:
             request.number = self._shared.next_number()
         for node in self._shared.nodes:
-            if ours := self._fit(node, requests, now):
-                self.send_to(node.index, ours, now)
+            link, late, ours = self.links[node.index], False, []
+            if link is not None and (link.pending or link.generation != node.generation):
+                late = self._is_late(link, now)
+                link = self.links[node.index]
+            for request in requests:
+                reason: str | None = None
+                if link is None:
+                    reason = self._down_reasons[node.index] if node.connected else node.down_reason
+                elif late and not request.needs(node.bit):
+                    reason = link.lateness(now)
+                elif request.guard:
+                    reason = node.ineligible_reason(now, request.guard)
+                if reason is None:
+                    ours.append(request)
+                else:
+                    self.miss(node, request, reason)
+            if ours:
+                self._post(link, ours, now)
 
-    def _fit(self, node: Node, requests: Sequence[Request], now: float) -> list[Request]:
-        """Return the requests that a node gets now; record of the others why it does not.
-
-        A node without a connection gets nothing, one that owes replies for too long only releases, a quarantined one no
-        new claims.
-        """
-        link, late = self.links[node.index], False
-        if link is not None and link.generation != node.generation:
-            self.discard(link, node.down_reason)
-        elif link is not None and link.pending:
+    def _is_late(self, link: Any, now: float) -> bool:
+        """Return whether a node owes replies for too long, or too many; discard a link to its former server."""
+        if link.generation != link.node.generation:
+            self.discard(link, link.node.down_reason)
+            return False
+        if link.silence(now) > self._shared.node_timeout:
+            # After the process was suspended, the replies may lie unread.
+            self.read()
+            self._look_at(link, now)
             if link.silence(now) > self._shared.node_timeout:
-                # After the process was suspended, the replies may lie unread.
-                self.read()
-                self._look_at(link, now)
-            late = link.silence(now) > self._shared.node_timeout or self._owes_too_many(link)
-        link = self.links[node.index]
-        eligible: list[Request] = []
-        for request in requests:
-            reason: str | None = None
-            if link is None:
-                reason = self._down_reasons[node.index] if node.connected else node.down_reason
-            elif late and not request.needs(node.bit):
-                reason = link.lateness(now)
-            elif request.guard:
-                reason = node.ineligible_reason(now, request.guard)
-            if reason is None:
-                eligible.append(request)
-            else:
-                self.miss(node, request, reason)
-        return eligible
+                return True
+        return self._owes_too_many(link)
 
     def _owes_too_many(self, link: Any) -> bool:
         return len(link.pending) > _MOST_PENDING
@@ -276,7 +280,7 @@ class AnyLinkSet(ABC):
             link.since = now
         link.pending.extend(requests)
         try:
-            link.write(b"".join([each.data for each in requests]) if link.encode is None else link.encode(requests))
+            link.write(b"".join(map(_data, requests)) if link.encode is None else link.encode(requests))
         except (LinkFault, OSError) as error:
             self._lose(link, error)
         else:
@@ -295,11 +299,12 @@ class AnyLinkSet(ABC):
         """Write to and read from the links that a poll has found ready."""
         now = self._clock()
         for descriptor, events in ready:
-            # One that was discarded meanwhile has a closed socket, and nothing left.
             link = self._polled.get(descriptor)
-            if link is not None and events & _WRITABLE:
+            if link is None:
+                continue  # It was discarded meanwhile, or it is no link.
+            if events & _WRITABLE:
                 self._flush(link)
-            if link is not None and events != _WRITABLE:
+            if events != _WRITABLE:
                 try:
                     data = link.receive()
                 except OSError as error:
@@ -580,9 +585,11 @@ class LinkSet(AnyLinkSet):
 
     def may_win(self, now: float) -> bool:
         """Return True unless too many nodes have no link here, or have owed replies for the node timeout."""
-        timeout = self._shared.node_timeout
-        working = [link for link in self.links if link is not None and link.silence(now) < timeout]
-        return len(working) > len(self.links) // 2
+        timeout, working = self._shared.node_timeout, 0
+        for link in self.links:
+            if link is not None and (not link.pending or link.silence(now) < timeout):
+                working += 1
+        return working > len(self.links) // 2
 
     def read(self, timeout: float = 0.0) -> bool:
         """Read what has arrived, and write what was kept; wait at most `timeout` seconds for something to come.
