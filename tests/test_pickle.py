@@ -73,7 +73,7 @@ def test_options_of_a_pair_and_a_backoff_come_back(client):
     with pair.write_lock:
         assert again(pair).write_lock.owned(), "of this thread, from any object"
     polling = again([client.get_mutex("x", backoff=math.sqrt), client.get_mutex("y")])
-    assert [lock._backoff for lock in polling] == [math.sqrt, None]
+    assert [lock._options["backoff"] for lock in polling] == [math.sqrt, None]
 
 
 def test_copy_of_a_lock_keeps_its_client(nodes):

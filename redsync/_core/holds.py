@@ -254,9 +254,9 @@ class HoldTable:
         The instant at which it looks stays even if that hold is gone. So a lock that is acquired and released all the
         time wakes it once per period, not once per acquire.
         """
-        looks_at = self.next_due()
+        is_next = min(state.renew_at, state.valid_until) < self.next_due()
         self._expect(state)
-        if self.next_due() < looks_at:
+        if is_next:
             self._alarm()
 
     def _expect(self, state: HoldState) -> None:

@@ -99,10 +99,14 @@ class AnyRunner(Protocol):
 
     Attributes:
         session: State that the client's synchronizers share; a forked child has another one.
+        clock: Returns the current instant; enough where the session was read before, which notices a fork.
     """
 
     @property
     def session(self) -> Session: ...
+
+    @property
+    def clock(self) -> Callable[[], float]: ...
 
     def owner(self) -> Owner:
         """Return the calling thread's or task's owner."""

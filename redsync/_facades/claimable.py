@@ -25,6 +25,7 @@ from redsync._facades.enterable import Enterable, Statement, TaskEnterable, Thre
 from redsync._facades.hold import AnyHold, AsyncHold, Hold
 from redsync._protocols.claims import AcquireRequest
 from redsync._protocols.observed import observed
+from redsync._protocols.queue_policies import QueuePolicy
 from redsync.exceptions import AcquireTimeout, RedsyncError
 
 __all__ = ["Acquire", "Claimable", "HoldOptions", "HoldT", "LockOptions", "TaskClaimable", "ThreadClaimable"]
@@ -75,6 +76,9 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
     _claimant: Callable[[], Owner]
     """Returns the owner that acquires."""
 
+    _queue: Callable[..., QueuePolicy] | None = None
+    """Makes the policy by which its acquires wait; None: that of its kind."""
+
     def _set_up(
         self,
         host: AnyHost[RunnerT_co],
@@ -119,11 +123,12 @@ class Claimable(Enterable[RunnerT_co, HoldT]):
             max_hold=self._max_hold,
             on_lost=self._tell_lost,
             holds=count,
+            queue=self._queue,
         )
 
     def _begin(self, request: AcquireRequest) -> Steps[HoldState | None]:
         """Return the protocol that acquires, and tells observers if there are any."""
-        session, now = self._runner.session, self._runner.now()
+        session, now = self._runner.session, self._runner.clock()
         if session.observed:
             return observed(session, request, now, self._acquire_steps, kind=_kind_of(type(self)), limit=self._limit)
         return self._acquire_steps(session, request, now)

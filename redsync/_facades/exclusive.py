@@ -96,7 +96,7 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
 
     def _request(self, timeout: float | None, lease: float | None, count: int) -> AcquireRequest:
         request = super()._request(timeout, lease, count)
-        if request.keys.hold not in request.owner.holds:
+        if self._min_hold is not None and request.keys.hold not in request.owner.holds:
             self._check_min_hold(request.lease)
         return request
 
@@ -145,7 +145,7 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
     # The protocols of both flavours.
 
     def _release_steps(self, state: HoldState, count: int) -> Steps[None]:
-        return release(self._runner.session, state, self._runner.now(), count, self._tell_lost)
+        return release(self._runner.session, state, self._runner.clock(), count, self._tell_lost)
 
     def _leave_steps(self, hold: HoldT) -> Steps[None]:
         # The body may have released and acquired it again, and no other `with` will release that. It may also have
@@ -202,16 +202,11 @@ class Polling(Exclusive[RunnerT_co, HoldT]):
     ) -> None:
         if backoff is not None and not is_function(backoff):
             raise TypeError(f"backoff must be a function from the number of tries to seconds, not {backoff!r}")
-        self._backoff = backoff
         super().__init__(host, name, **options)
         self._options["backoff"] = backoff
-
-    def _request(self, timeout: float | None, lease: float | None, count: int) -> AcquireRequest:
-        request = super()._request(timeout, lease, count)
-        if self._always_polls or self._backoff is not None:
+        if self._always_polls or backoff is not None:
             # Not bound to the lock: a request must not keep a lock object alive that the program has dropped.
-            request.queue = partial(NoQueue, partial(_pause, self._backoff, self._name))
-        return request
+            self._queue = partial(NoQueue, partial(_pause, backoff, name))
 
 
 def _pause(backoff: Callable[[int], float] | None, name: str | bytes, tries: int, random: float) -> float:

@@ -104,7 +104,7 @@ def acquire_new(claim: Claim, now: float) -> Steps[HoldState | None]:
             raise
 
 
-def _compete(  # noqa: PLR0915  (each is one of the decisions above)
+def _compete(  # noqa: PLR0912, PLR0915  (each is one of the decisions above)
     claim: Claim, now: float, deadline: float, down_since: float, *, queue: Hashable, waiter: bytes
 ) -> Steps[HoldState | None]:
     """Ask until nodes grant the claim or hand it over, or until the deadline; `waiter` stands in the local `queue`."""
@@ -118,19 +118,19 @@ def _compete(  # noqa: PLR0915  (each is one of the decisions above)
         while True:
             # Ask.
             owes, asked_at, tries = True, now, tries + 1
-            tally, now, sent = yield from _ask(claim, claim_id, now, deadline)
+            tally = yield from broadcast(_ask(claim, claim_id, now, deadline))
+            now, sent = tally.at, tally.sent
+            session.note(request, "round", now, tally)
+            if tally.won and not claim.is_confirmed(tally):
+                # Nodes that were absent may be back, and get the confirmation; so must a rollback after it.
+                sent = session.all_nodes
+                tally, now = yield from claim.confirm(tally, claim_id, partial(_round_time, claim, deadline))
             # Count. A round won too late says as little as one without answers: the nodes are too slow now.
             may_keep, asked = may_keep | sent, asked | sent
             if not tally.without_quorum:
                 session.note_others(request.keys.lock, met=tries > 1 or not tally.won)
             if tally.won and now < (until := claim.valid_until(tally)):
-                return claim.begin_hold(
-                    claim_id,
-                    since=tally.sent_at,
-                    valid_until=until,
-                    may_keep=may_keep,
-                    won=tally,
-                )
+                return claim.begin_hold(claim_id, since=tally.sent_at, valid_until=until, may_keep=may_keep, won=tally)
             may_have_granted = (may_have_granted | sent) & ~tally.nodes_with(Choice.REFUSED)
             without_quorum = tally.won or tally.without_quorum
             session.answered |= not without_quorum
@@ -181,31 +181,19 @@ def _compete(  # noqa: PLR0915  (each is one of the decisions above)
         raise
 
 
-def _ask(claim: Claim, claim_id: bytes, now: float, deadline: float) -> Steps[tuple[Tally, float, int]]:
-    """Ask all nodes for the claim, or else for a place in the queue, and confirm a win that does not count as it is.
-
-    Returns the round, the instant at which its result was known, and the nodes that may keep what it asked for.
-    """
-    session, request = claim.session, claim.request
-    command = claim.ask(claim_id, claim.policy.ask(now))
-    ask = Broadcast(
-        command=command,
-        owner=request.owner,
-        parse=claim.parse,
-        timeout=_round_time(claim, deadline, now),
+def _ask(claim: Claim, claim_id: bytes, now: float, deadline: float) -> Broadcast:
+    """Return the effect that asks all nodes for the claim, or else for a place in the queue."""
+    request, policy = claim.request, claim.policy
+    return Broadcast(
+        claim.ask(claim_id, policy.ask(now)),
+        request.owner,
+        claim.parse,
+        _round_time(claim, deadline, now),
         guard=claim.guard,
-        decide=claim.decide or claim.policy.decide,
+        decide=claim.decide or policy.decide,
         subscribe=_wake_key(claim),
         patience=max(deadline - now, LAST_TRY) if request.timeout else None,
     )
-    tally = yield from broadcast(ask)
-    now, sent = tally.at, tally.sent
-    session.note(request, "round", now, tally)
-    if tally.won and not claim.is_confirmed(tally):
-        # Nodes that were absent may be back, and get the confirmation; so must a rollback after it.
-        sent = session.all_nodes
-        tally, now = yield from claim.confirm(tally, claim_id, partial(_round_time, claim, deadline))
-    return tally, now, sent
 
 
 def _round_time(claim: Claim, deadline: float, now: float) -> float:

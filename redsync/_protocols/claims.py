@@ -106,6 +106,7 @@ class Claim:
         round_timeout: The longest time that a round waits for nodes, in seconds.
         place_kept: Seconds for which nodes keep a place in the queue.
         policy: How the acquire waits.
+        expects_others: True if the acquire may wait, and the client's latest one of that lock met others.
         decide: Replaces the plain count of votes, see `Tally`.
         needs_new_claim: True if the next ask needs another claim, though it comes at once: a message about the present
             claim may reach a node after that ask.
@@ -115,6 +116,7 @@ class Claim:
     needs_new_claim = False
     _hold_class = HoldState
     policy: QueuePolicy
+    expects_others: bool
 
     def __init__(self, session: Session, request: AcquireRequest) -> None:
         self.session = session
@@ -127,23 +129,21 @@ class Claim:
 
     # Asking.
 
-    @property
-    def expects_others(self) -> bool:
-        """True if the acquire may wait, and the client's latest one of that lock met others."""
-        return self.request.timeout != 0 and self.request.keys.lock in self.session.contended
-
     def start(self, now: float) -> None:
         """Begin to ask at that instant."""
+        session, request = self.session, self.request
+        waits = request.timeout != 0
         self.begin()
-        self.policy = (self.request.queue or self.request.kind.queue)(
-            owner=self.request.owner,
-            waits=self.request.timeout != 0,
+        self.expects_others = waits and request.keys.lock in session.contended
+        self.policy = (request.queue or request.kind.queue)(
+            owner=request.owner,
+            waits=waits,
             asks=self.expects_others,
-            ask_ids=self.session.ask_ids,
+            ask_ids=session.ask_ids,
             kept=self.place_kept,
             # Unless the acquire has its own lease, the watchdog lengthens the claim. So a waiter that is gone blocks
             # others no longer than its place would.
-            lease=self.request.lease or 0.0,
+            lease=request.lease or 0.0,
             started=now,
         )
 
@@ -261,26 +261,26 @@ class Claim:
         It is believed between two instants; nodes in `may_keep` may keep it.
         """
         request, renew_at = self.request, math.inf
-        if request.renewed:
+        if renewed := request.renewed:
             # Nodes keep a hand-over that the watchdog is to lengthen only for as long as the place. Rounded, so that
             # ten thousand grants don't wake the watchdog ten thousand times.
             unit = min(self.round_timeout, LOOK)
             renew_at = min((since // unit + 2) * unit, (since + valid_until) / 2)
         ends_at = math.inf if request.max_hold is None else since + request.max_hold
         state = self._hold_class(
-            name=request.name,
-            kind=request.kind,
-            keys=request.keys,
-            owner=request.owner,
-            claim=claim,
-            count=request.holds,
-            lease=self.lease,
-            valid_until=min(valid_until, ends_at),
-            renew_at=renew_at,
-            ends_at=ends_at,
-            may_keep=may_keep,
+            request.name,
+            request.kind,
+            request.keys,
+            request.owner,
+            claim,
+            request.holds,
+            self.lease,
+            min(valid_until, ends_at),
+            renew_at,
+            ends_at,
+            may_keep,
             since=since,
-            renewed=request.renewed,
+            renewed=renewed,
         )
         self.complete(state, won)
         self.session.answered = True

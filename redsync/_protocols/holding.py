@@ -169,10 +169,10 @@ def _release(
             return
         tally = yield from broadcast(
             Broadcast(
-                command=command,
-                owner=state.owner,
-                parse=had,
-                timeout=session.timing.round_timeout(state.lease),
+                command,
+                state.owner,
+                had,
+                session.timing.round_timeout(state.lease),
                 deliver_to=state.may_keep,
                 decide=thoroughly,
             )
