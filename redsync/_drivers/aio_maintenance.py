@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from redsync._drivers.aio_link_sets import AioLinkSet
-from redsync._drivers.any_maintenance import ASK_EVERY, PAUSE_AFTER_FAILURE, AnyMaintenance, Stopped, WitnessPoll, Work
+from redsync._drivers.any_maintenance import PAUSE_AFTER_FAILURE, AnyMaintenance, Stopped, WitnessPoll, Work
 from redsync._drivers.handshake_connections import TIMEOUTS, open_connection, open_fake_connection
 from redsync._drivers.link_sets import Shared
 from redsync._drivers.nodes import INTERRUPTED, Node
@@ -218,7 +218,7 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
                 await self._ask(poll)
             except Exception as error:
                 self._note_answer(poll, self._reason_of(poll, error), self._clock())
-            await asyncio.sleep(ASK_EVERY)
+            await asyncio.sleep(self._ask_every)
 
     async def _ask(self, poll: WitnessPoll) -> None:
         """Ask a witness over one connection, until that ends."""
@@ -230,7 +230,7 @@ class AioMaintenance(AnyMaintenance[AioLinkSet]):
                 async with asyncio.timeout(self.connect_timeout):
                     replies = await connection.run(poll.locator.ask())
                 self._note_answer(poll, replies, asked_at)
-                await asyncio.sleep(ASK_EVERY)
+                await asyncio.sleep(self._ask_every)
 
 
 def reraise(error: BaseException) -> None:

@@ -5,8 +5,8 @@ releases, looks for nodes that owe replies, and reports changes of nodes' states
 
 It also asks the witnesses of nodes without a fixed address where their servers are. Each witness of a group or cluster
 has a thread, or a task, because a silent one must not delay the others. A message about a failover could be lost, so
-they are asked twice a second, which costs a witness a few microseconds. So a client follows a failover at most half a
-second after a majority of the witnesses reports it.
+they are asked twice a second, or three times within the guard, which costs a witness a few microseconds. So a client
+follows a failover at most half a second after a majority of the witnesses reports it.
 
 The steps are generators (`Work`). Each yields the instant until which to read what comes, and gets the instant before
 which everything that had arrived was read. `maintenance` drives them in a thread and `aio_maintenance` in a task.
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from redsync._drivers.any_runner import AnyLife
 
 __all__ = [
-    "ASK_EVERY",
     "PAUSE_AFTER_FAILURE",
     "STRAGGLERS",
     "AnyMaintenance",
@@ -69,8 +68,8 @@ _TICK: Final = 1.0
 STRAGGLERS: Final = 0.05
 """Seconds that a new client waits for more nodes once a quorum is connected."""
 
-ASK_EVERY: Final = 0.5
-"""Seconds between two questions to a witness."""
+_ASK_EVERY: Final = 0.5
+"""The most seconds between two questions to a witness."""
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 """The shortest and longest pause between connects of a node, in seconds: one that is back counts again within 1 s."""
@@ -435,6 +434,9 @@ class AnyMaintenance(ABC, Generic[SetT]):
         self._clock: Final = life.clock
         self._node_timeout: Final = life.node_timeout
         self.connect_timeout: Final = max(4 * life.node_timeout, 1.0)
+        guard = life.session.timing.restart_guard
+        # Votes of a node with replicas count for two thirds of the guard after a question.
+        self._ask_every: Final = min(_ASK_EVERY, guard / 3 or _ASK_EVERY)
         self._stopping = self._alarmed = False
         self._connecting: dict[int, Any] = {}  # by node
         self._registry: Final = NodeRegistry(life, own, TIMEOUTS * self.connect_timeout, self.wake)

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from redsync._core.interruptions import expected
 from redsync._core.memory import FIRST_USE
-from redsync._drivers.any_maintenance import ASK_EVERY, PAUSE_AFTER_FAILURE, AnyMaintenance, Stopped, WitnessPoll, Work
+from redsync._drivers.any_maintenance import PAUSE_AFTER_FAILURE, AnyMaintenance, Stopped, WitnessPoll, Work
 from redsync._drivers.handshake_connections import TIMEOUTS, HandshakeConnection, describe_error, open_blocking, pack
 from redsync._drivers.handshakes import join
 from redsync._drivers.link_sets import AnyLinkSet, LinkSet, Shared
@@ -166,7 +166,7 @@ class Maintenance(AnyMaintenance[LinkSet]):
             except BaseException as error:
                 # The application's credential provider may exit, too.
                 self.post(partial(self._note_answer, poll, self._reason_of(poll, error), self._clock()))
-            self._ended.wait(ASK_EVERY)
+            self._ended.wait(self._ask_every)
 
     def _ask(self, poll: WitnessPoll) -> None:
         """Ask a witness over one connection, until either ends."""
@@ -176,7 +176,7 @@ class Maintenance(AnyMaintenance[LinkSet]):
                 asked_at = self._clock()
                 connection.until = asked_at + self.connect_timeout
                 self.post(partial(self._note_answer, poll, connection.run(poll.locator.ask()), asked_at))
-                self._ended.wait(ASK_EVERY)
+                self._ended.wait(self._ask_every)
 
     # Life.
 

@@ -84,6 +84,21 @@ def test_name_that_no_sentinel_knows_fails_at_once_until_they_know_it(make_clien
         assert client.get_lock("x").acquire(timeout=10)  # The client of the other flavour may have just held it.
 
 
+@pytest.mark.asyncio_too
+@pytest.mark.usefixtures("both_flavours")
+def test_master_with_replicas_stays_confirmed_within_a_short_guard(make_client, servers, eventually):
+    servers.reset()
+    with FakeSentinels(replicas=1) as sentinels, redis.Redis(port=servers.ports[1]) as replica:
+        replica.replicaof("127.0.0.1", str(servers.ports[0]))
+        sentinels.say(servers.ports[0], 1)
+        client = make_client(sentinels.url, lease=0.45, restart_guard=0.45, node_timeout=0.1)
+        eventually(lambda: client.nodes()[0].server)
+        (node,) = client.runner.nodes
+        looks = [node.unconfirmed(client.runner.now(), 0.45) for _ in range(100) if time.sleep(0.01) is None]
+        replica.replicaof("NO", "ONE")
+    assert sum(map(bool, looks)) < 20, "but for a busy moment"
+
+
 def test_sentinel_that_answers_without_end_is_asked_over_another_connection(eventually):
     asked = []
 
