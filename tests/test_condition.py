@@ -1,5 +1,6 @@
 """`threading.Condition` over a redsync lock keeps the standard library's promises."""
 
+import gc
 import threading
 import time
 
@@ -208,3 +209,32 @@ def test_wait_of_a_multi_lock_that_lost_one_releases_the_others(lock, condition,
         condition.wait(10)
     assert not client.get_lock("x").locked()
     assert not client.get_lock("x").owned()
+
+
+@once
+def test_with_statement_that_the_collector_ends_does_not_disturb_a_wait(lock):
+    """Python 3.11 may collect garbage wherever it allocates: here as the wait restores the open `with` statements."""
+
+    def held():
+        with lock:
+            yield
+
+    thresholds = gc.get_threshold()
+    try:
+        for allocations in range(1, 20):
+            gc.set_threshold(0)
+            with lock as hold:
+                dropped = [held(), held()]
+                for generator in dropped:
+                    next(generator)
+                dropped.append(dropped)
+                saved = lock._save()
+                del generator, dropped
+                kept = [(each, each) for each in range(3000)]  # No free tuple is left to use again.
+                gc.set_threshold(gc.get_count()[0] + allocations)
+                lock._restore(saved, hold)
+                gc.collect()
+                del kept
+    finally:
+        gc.set_threshold(*thresholds)
+    assert not lock.locked()

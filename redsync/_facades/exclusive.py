@@ -312,9 +312,10 @@ class ExclusiveLock(Exclusive[Runner, Hold], ThreadClaimable[Hold]):
         """Let the callbacks, and the hold objects that open `with` statements returned, be those of the new hold."""
         if again is not None:
             again._state.on_lost[:] = saved.on_lost
-            for hold, manager in list(saved.state.entered.items()):
-                hold._state = again._state
-                hold._state.entered[hold] = manager
+            for hold in list(saved.state.entered):  # Not `items`: garbage collected in between may change it.
+                if (manager := saved.state.entered.get(hold)) is not None:
+                    hold._state = again._state
+                    hold._state.entered[hold] = manager
 
 
 class AsyncExclusiveLock(Exclusive[AsyncRunner, AsyncHold], TaskClaimable[AsyncHold]):
