@@ -36,7 +36,7 @@ __all__ = ["AioLinkSet", "StreamLink"]
 _PAUSE: Final = 0.005
 """Seconds between two looks whether an interrupted round has a quorum of connections again."""
 
-_LOOK: Final = 0.00001
+_LOOK: Final = 0.000004
 """Seconds by which a sleep may end late, per sleep of the set: each look for those that are over goes through all."""
 
 
@@ -48,11 +48,7 @@ class StreamLink(AnyLink, asyncio.Protocol):
     """
 
     def __init__(
-        self,
-        node: Node,
-        connection: AioHandshakeConnection,
-        links: AioLinkSet,
-        connection_id: ConnectionId | None = None,
+        self, node: Node, connection: AioHandshakeConnection, links: AioLinkSet, connection_id: ConnectionId | None
     ) -> None:
         super().__init__(node, connection.reader, connection_id)
         self.read_until = 0.0
@@ -230,18 +226,18 @@ class AioLinkSet(AnyLinkSet):
         # Not a list of items: while it makes one, Python 3.11 may collect a sleeper that was dropped.
         for waitable in list(self._asleep):
             future, until = self._asleep.get(waitable, (None, math.inf))
-            if future is not None and (waitable.done or until <= now):
+            if future is None or future.done():
+                continue
+            if waitable.done or until <= now or (self.closing and not isinstance(waitable, Request)):
                 _end(future)
-            elif future is not None and not future.done():
+            else:
                 earliest = min(earliest, until)
         self._set_alarm(max(earliest, now + _LOOK * len(self._asleep)))
 
     def end_sleeps(self) -> None:
         """End all sleeps but rounds, and let none begin again."""
         self.closing = True
-        for waitable in list(self._asleep):
-            if not isinstance(waitable, Request):
-                waitable.wake()
+        self._end_due()
 
     async def read_all(self) -> float:
         """Read everything that has arrived; return the instant of the call."""
