@@ -152,7 +152,7 @@ class Listener:
         ("drift_factor", [-0.1, 1, float("nan"), "0.1", True, 0.99999]),  # the last leaves nothing of the lease
         ("restart_guard", [-1, 1e10, float("nan"), float("inf"), "60", True, 0.001, 29.9]),  # less than the lease
         ("outage_timeout", [-1, float("nan"), "3", True]),
-        ("listeners", [5, [5], print, [note], [Listener()], [partial(note)], [Listener], [steps]]),
+        ("listeners", [5, [5], print, [note], [Listener()], [partial(partial(Listener()))], [Listener], [steps]]),
         ("prefix", [b"bytes", None, "x" * 513, "{rs7}", "{rs7979}app:"]),
     ],
 )
@@ -207,7 +207,7 @@ def makers(client):
     )
 
 
-@pytest.mark.parametrize("callback", [5, "print", note, Listener(), partial(note), steps])
+@pytest.mark.parametrize("callback", [5, "print", note, Listener(), partial(note), partial(Listener()), steps])
 def test_callback_that_can_not_be_called_is_refused_at_once(client, callback):
     for make in (*makers(client), lambda name, **options: client.locked(name, **options)(lambda: None)):
         with pytest.raises(TypeError, match="on_lost is a function that takes the hold, no"):

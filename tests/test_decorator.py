@@ -2,6 +2,7 @@
 
 import inspect
 from enum import Enum
+from functools import partial
 
 import pytest
 
@@ -119,7 +120,7 @@ def test_call_that_finds_it_busy_raises_or_is_skipped_or_goes_to_another_functio
     class Later:
         async def __call__(self, *args, **kwargs): ...
 
-    for later in Later(), Later().__call__:
+    for later in Later(), Later().__call__, partial(partial(Later(), 1), kind=2):
         for decorator in (client.locked("x", on_busy=later), client.get_rate_limiter("y", 1, 1)(on_busy=later)):
             with pytest.raises(TypeError, match="call__ is a coroutine function: use the AsyncClient"):
                 decorator(work)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -35,6 +36,7 @@ __all__ = [
     "Round",
     "Step",
     "WatchdogWoke",
+    "functions_of",
     "is_function",
     "round_of",
 ]
@@ -46,7 +48,14 @@ _MOST_STEPS = 128
 def is_function(callback: Any) -> bool:
     """Return whether a callback can be called, and does its work then: no client runs coroutines or generators."""
     kinds = iscoroutinefunction, isgeneratorfunction, isasyncgenfunction
-    return callable(callback) and not any(kind(call) for call in (callback, type(callback).__call__) for kind in kinds)
+    return callable(callback) and not any(kind(call) for call in functions_of(callback) for kind in kinds)
+
+
+def functions_of(callback: Any) -> tuple[Any, Any]:
+    """Return the two functions that a call may run: the callback, without its partials, and its class's `__call__`."""
+    while isinstance(callback, partial):
+        callback = callback.func
+    return callback, type(callback).__call__
 
 
 class HoldLost(NamedTuple):

@@ -8,6 +8,7 @@ import string
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, ParamSpec, TypeAlias, TypeVar
 
+from redsync._core.observing import functions_of
 from redsync._core.timing import check_timeout
 from redsync.exceptions import AcquireTimeout
 
@@ -41,7 +42,7 @@ def wrap(
             coroutine function.
     """
     layers = _layers(function, what)
-    for layer in filter(inspect.iscoroutinefunction, [*layers, on_busy, type(on_busy).__call__]):
+    for layer in filter(inspect.iscoroutinefunction, [*layers, *functions_of(on_busy)]):
         raise TypeError(f"{_name(layer)} is a coroutine function: use the AsyncClient's decorator")
     guard_of = find()
 

@@ -387,7 +387,8 @@ def set_count(session: Session, latch: Latch, owner: Owner, size: int, now: floa
     try:
         hold = yield from acquire_new(claim, tally.at)
         if hold is None:
-            raise AcquireTimeout(latch.name, 2 * _SETTING)
+            problem = f"latch {latch.name!r} was still being set or deleted by {request.holder or 'others'}"
+            raise AcquireTimeout(latch.name, 2 * _SETTING, problem, request.holder)
         # Look again: others may have set the latch meanwhile.
         state, tally = yield from caller.consult(tally.at, may_set)
         if state.count and size:

@@ -23,7 +23,7 @@ try:
 except ImportError as error:  # pragma: no cover
     raise ImportError("redsync.contrib.dogpile needs `pip install redsync-toolkit[dogpile]`") from error
 
-from redsync import Client, LeaseLostError, Mutex, NotOwnedError, QuorumError
+from redsync import Client, KeyTypeError, LeaseLostError, Mutex, NotOwnedError, QuorumError
 from redsync.contrib.shared import LONGEST, check_client, check_seconds, shortened
 
 __all__ = ["RedsyncProxy"]
@@ -85,7 +85,7 @@ class _CreationMutex(CacheMutex):
                 return False  # There is an old value.
             if self._mutex.acquire(timeout=self._patience):
                 return True
-        except QuorumError:
+        except (KeyTypeError, QuorumError):
             pass
         except LeaseLostError:
             # A thread of this process has computed for longer than `max_hold`, and still does.

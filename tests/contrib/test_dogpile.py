@@ -47,6 +47,12 @@ def test_reader_out_of_patience_computes_and_does_not_release_the_mutex(make_cac
     creator.release()  # raises if the reader had released it
 
 
+def test_value_of_another_program_under_a_mutex_costs_no_entry(make_cache, raw):
+    for node in raw[:3]:
+        node.rpush("redsync:dogpile:report", "value")
+    assert make_cache().get_or_create("report", lambda: "value") == "value"
+
+
 @pytest.mark.parametrize("old", [True, False])
 def test_creator_that_is_too_slow_costs_the_readers_of_its_process_no_error(make_cache, other, eventually, old):
     cache = make_cache(patience=1.0, max_hold=0.5)

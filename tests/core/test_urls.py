@@ -40,6 +40,8 @@ def test_url_that_redis_py_reads_as_meant_is_accepted(url):
         ("redis://10.0.0.1:6379/-1", "path is not the number of a database"),
         ("redis://", "without a host"),
         ("redis://:6379/0", "without a host"),
+        ("unix:///run/r%FF.sock", "is not UTF-8"),
+        ("unix:///run/r\udcff.sock", "is not UTF-8"),
         ("unix://run/redis.sock", "without the path of a socket"),
         ("unix:redis.sock", "without the path of a socket"),
         (f"redis://:{SECRET}#@10.0.0.1:6379/0", "is not a valid URL"),
@@ -47,7 +49,7 @@ def test_url_that_redis_py_reads_as_meant_is_accepted(url):
         ("redis://10.0.0.1:0", "is not a valid URL"),
         ("redis://10.0.0.1:70000", "is not a valid URL"),
         ("http://10.0.0.1", "is not a valid URL"),
-        *((f"redis://{host}:6379", "is not a valid URL") for host in ("redis..example", "a" * 64, "\udcff")),
+        *((f"redis://{host}:6379", "is not a valid URL") for host in ("redis..example", "a" * 64)),
     ],
 )
 def test_url_that_would_lead_elsewhere_is_refused_without_showing_it(url, what):

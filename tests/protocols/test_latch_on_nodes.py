@@ -254,8 +254,11 @@ def test_setter_that_finds_others_setting_it_all_the_time_gets_an_error(world, a
     session, owner = world.session(lease=60.0)
     request = AcquireRequest(name="x", kind=FENCED_LOCK, keys=KEYS.setting, owner=owner, lease=60.0, timeout=0.0)
     assert world.run(acquire_new(FencedClaim(session, request, Fence()), world.now))
-    with pytest.raises(AcquireTimeout, match="after 10 s"):
+    with pytest.raises(
+        AcquireTimeout, match=r"^latch 'x' was still being set or deleted by client-3.* after 10 s"
+    ) as caught:
         call(bob)
+    assert caught.value.holder.startswith(str(owner))
 
 
 def test_cancelled_call_that_another_thread_had_confirmed_is_repeated_by_the_next(world, ada):
