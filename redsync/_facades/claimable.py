@@ -172,10 +172,10 @@ class ThreadClaimable(Claimable[Runner, ThreadHoldT], ThreadEnterable[ThreadHold
         timeout: float | None,
         lease: float | None = None,
         count: int = 1,
-        enter: Callable[[ThreadHoldT], None] | None = None,
+        begun: Statement | None = None,
     ) -> ThreadHoldT | None:
         request = self._request(timeout, lease, count)
-        request.for_with = enter is not None
+        request.for_with = begun is not None
         runner, hold = self._runner, None
         task = runner.task()
         if task is not None:
@@ -186,8 +186,8 @@ class ThreadClaimable(Claimable[Runner, ThreadHoldT], ThreadEnterable[ThreadHold
                 state.task = task or state.task
                 self._note_success(state, request)
                 hold = self._HOLD(runner, state, self._tell_lost)
-                if enter is not None:
-                    enter(hold)
+                if begun is not None:
+                    self._enter(hold, begun)
         except BaseException:
             self._forget(hold)
             if request.state is not None:
@@ -195,7 +195,7 @@ class ThreadClaimable(Claimable[Runner, ThreadHoldT], ThreadEnterable[ThreadHold
                 with suppress(RedsyncError):
                     runner.give_back(self._undo_steps(request.state, request))
             raise
-        if hold is None and enter is not None:
+        if hold is None and begun is not None:
             raise self._timed_out(request, timeout)
         # No call here: an interruption at its start would leave a lock held that no caller knows of.
         return hold
@@ -211,7 +211,7 @@ class ThreadClaimable(Claimable[Runner, ThreadHoldT], ThreadEnterable[ThreadHold
             QuorumError: Too few nodes answered for the shorter of that and `outage_timeout`.
             ConfigurationError: The nodes have another number of permits for this semaphore.
         """
-        hold = self._acquire(self._timeout, enter=partial(self._enter, begun=statement()))
+        hold = self._acquire(self._timeout, begun=statement())
         assert hold is not None, "it raises if it is to enter, and can't"
         return hold
 
@@ -240,7 +240,7 @@ class TaskClaimable(Claimable[AsyncRunner, TaskHoldT], TaskEnterable[TaskHoldT])
         timeout: float | None,
         lease: float | None = None,
         count: int = 1,
-        enter: Callable[[TaskHoldT], None] | None = None,
+        begun: Statement | None = None,
     ) -> TaskHoldT | None:
         request = self._request(timeout, lease, count)
         runner, hold = self._runner, None
@@ -250,15 +250,15 @@ class TaskClaimable(Claimable[AsyncRunner, TaskHoldT], TaskEnterable[TaskHoldT])
             if state is not None:
                 self._note_success(state, request)
                 hold = self._HOLD(runner, state, self._tell_lost)
-                if enter is not None:
-                    enter(hold)
+                if begun is not None:
+                    self._enter(hold, begun)
         except BaseException:
             self._forget(hold)
             if request.state is not None:
                 with suppress(RedsyncError):
                     await runner.run(self._undo_steps(request.state, request))
             raise
-        if hold is None and enter is not None:
+        if hold is None and begun is not None:
             raise self._timed_out(request, timeout)
         return hold
 
@@ -272,7 +272,7 @@ class TaskClaimable(Claimable[AsyncRunner, TaskHoldT], TaskEnterable[TaskHoldT])
             QuorumError: Too few nodes answered for the shorter of that and `outage_timeout`.
             ConfigurationError: The nodes have another number of permits for this semaphore.
         """
-        hold = await self._acquire(self._timeout, enter=partial(self._enter, begun=statement()))
+        hold = await self._acquire(self._timeout, begun=statement())
         assert hold is not None, "it raises if it is to enter, and can't"
         if self._on_lost is None:
             hold._open_scope()

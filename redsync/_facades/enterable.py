@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
@@ -75,7 +75,7 @@ def note(error: BaseException, problem: BaseException) -> None:
 
 def _hurry(hold: Entered | None, error: BaseException | None) -> None:
     """Let the release after an interruption, or in a closed generator, wait only for the nodes, not for `min_hold`."""
-    if isinstance(hold, AnyHold) and error is not None and not isinstance(error, Exception):
+    if error is not None and not isinstance(error, Exception) and isinstance(hold, AnyHold):
         # Only the last release of the hold: the body of an outer `with` may catch the interruption, and continue.
         hold._state.hurried = hold._state.count == 1 and not hold._released
 
@@ -88,12 +88,12 @@ def _concerns_closer(problem: RedsyncError, hold: Entered | None) -> bool:
     return isinstance(problem, LeaseLostError) or (hold is None and isinstance(problem, NotOwnedError))
 
 
-def _alike(holds: Iterable[EnteredT], ended: Statement) -> Iterator[EnteredT]:
+def _alike(holds: Iterable[EnteredT], ended: Statement) -> list[EnteredT]:
     """Return those of the holds that the `with` may have entered.
 
     The end of an exit stack, which may have been passed on, ends no `with` that stands in code, nor the reverse.
     """
-    return (hold for hold in holds if {hold._entered_via, ended.via} != {"with", "stack"})
+    return [hold for hold in holds if hold._entered_via == ended.via or "method" in (hold._entered_via, ended.via)]
 
 
 class Enterable(ABC, Generic[RunnerT_co, EnteredT]):
@@ -130,11 +130,11 @@ class Enterable(ABC, Generic[RunnerT_co, EnteredT]):
         likely = *_alike(mine, ended), *_alike(passed_on, ended), *mine, *others
         return next((hold for hold in likely if hold._is_left_by(owner)), None)
 
-    def _entered_here(self, place: FrameType | Owner | None, ended: Statement) -> Iterator[EnteredT]:
-        """Yield the holds that the `with` may have entered at a place, innermost first, or only that one."""
+    def _entered_here(self, place: FrameType | Owner | None, ended: Statement) -> list[EnteredT]:
+        """Return the holds that the `with` may have entered at a place, innermost first, or only that one."""
         latest = self._latest.get(place)
-        if latest is not None and any(_alike([latest], ended)):
-            return iter((latest,))
+        if latest is not None and (found := _alike((latest,), ended)):
+            return found
         return _alike((hold for hold in reversed(list(self._entered)) if hold._entered_at is place), ended)
 
     def _may_end(self, hold: EnteredT) -> bool:  # noqa: ARG002  (other kinds ask it)
@@ -238,7 +238,7 @@ class TaskEnterable(Enterable[AsyncRunner, TaskEnteredT]):
         It may have been entered elsewhere, by a function that fills an exit stack. Any task may close a generator, so
         who closes it tells nothing about which of several holds ends.
         """
-        if (hold := next(self._entered_here(ended.frame, ended), None)) is not None:
-            return hold
+        if here := self._entered_here(ended.frame, ended):
+            return here[0]
         passed_on = [hold for hold in _alike(list(self._entered), ended) if hold._entered_via != "with"]
         return passed_on[0] if len(passed_on) == 1 else None

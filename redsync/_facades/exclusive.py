@@ -148,13 +148,13 @@ class Exclusive(Claimable[RunnerT_co, HoldT]):
         return release(self._runner.session, state, self._runner.clock(), count, self._tell_lost)
 
     def _leave_steps(self, hold: HoldT) -> Steps[None]:
-        # The body may have released and acquired it again, and no other `with` will release that. It may also have
-        # released it after a loss.
-        present = self._state()
-        other = present.count > present.open_withs if present else hold._state.lost is None
-        if hold._state.live or hold._ended or not self._may_release(hold) or not other:
-            return hold._let_go_steps()
-        return self._release_steps(self._own(), 1)
+        if not (hold._state.live or hold._ended) and self._may_release(hold):
+            # The body may have released and acquired it again, and no other `with` will release that. It may also have
+            # released it after a loss.
+            present = self._state()
+            if present.count > present.open_withs if present else hold._state.lost is None:
+                return self._release_steps(self._own(), 1)
+        return hold._let_go_steps()
 
     def _undo_steps(self, state: HoldState, request: AcquireRequest) -> Steps[None]:
         if request.nested:

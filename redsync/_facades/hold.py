@@ -115,7 +115,7 @@ class AnyHold(Entered, Generic[RunnerT_co]):
         runner, released = self._runner, self._state.released
         self._released = self._ended = True
         try:
-            yield from holding.release(runner.session, self._state, runner.now(), self._share(), self._on_lost)
+            yield from holding.release(runner.session, self._state, runner.clock(), self._share(), self._on_lost)
         except BaseException as error:
             if isinstance(error, LeaseLostError):
                 self._lost_at_release = True

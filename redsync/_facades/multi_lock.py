@@ -14,7 +14,7 @@ that wait for each other, one always holds the last lock of all, and continues.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 from weakref import ReferenceType
@@ -118,9 +118,9 @@ class AnyMultiLock(Enterable[RunnerT_co, MultiHoldT], Generic[RunnerT_co, LockT,
         timeout: float | None,
         lease: float | None = None,
         saved: Mapping[Any, Saved] | None = None,
-        enter: Callable[[MultiHoldT], None] | None = None,
+        begun: Statement | None = None,
     ) -> Plan[MultiHoldT]:
-        """Acquire all locks, and call `enter` with the hold; after an error or an interruption none is held.
+        """Acquire all locks, and enter the `with` that has `begun`; after an error or an interruption none is held.
 
         `saved` has the acquisitions to make of each lock, and their lease; None for one of each.
 
@@ -150,8 +150,8 @@ class AnyMultiLock(Enterable[RunnerT_co, MultiHoldT], Generic[RunnerT_co, LockT,
             hold = self._HOLD(won())
             for part in hold._holds:
                 part._state.task = task or part._state.task
-            if enter is not None:
-                enter(hold)
+            if begun is not None:
+                self._enter(hold, begun)
         except BaseException as error:
             yield from release_rest([part.release for part in won()], error)
             if hold is not None:  # Its `with` does not begin.
@@ -242,7 +242,7 @@ class MultiLock(Performing, AnyMultiLock[Runner, ExclusiveLock, MultiHold], Thre
             QuorumError: Too few nodes of one lock answered for the shorter of that and `outage_timeout`.
             LeaseLostError: As for `acquire`.
         """
-        return self._perform(self._acquire_plan(self._timeout, enter=partial(self._enter, begun=statement())))
+        return self._perform(self._acquire_plan(self._timeout, begun=statement()))
 
     def _leave(self, hold: MultiHold | None) -> None:
         self._perform(self._leave_plan(hold))
@@ -331,7 +331,7 @@ class AsyncMultiLock(
 
         The body is cancelled when one of the holds is lost, unless that lock has an `on_lost` option.
         """
-        return await self._perform(self._acquire_plan(self._timeout, enter=partial(self._enter, begun=statement())))
+        return await self._perform(self._acquire_plan(self._timeout, begun=statement()))
 
     async def _leave(self, hold: AsyncMultiHold | None) -> None:
         await self._perform(self._leave_plan(hold))

@@ -85,11 +85,6 @@ class AcquireRequest:
     nested: bool = False
     holder: str | None = None
 
-    @property
-    def renewed(self) -> bool:
-        """True if the watchdog renews the hold."""
-        return self.lease is None
-
     def deadline(self, started: float) -> float:
         """Return the deadline of an acquire that began at `started`."""
         return math.inf if self.timeout is None else started + self.timeout
@@ -105,6 +100,7 @@ class Claim:
         guard: Seconds for which a node must have remembered everything to grant.
         round_timeout: The longest time that a round waits for nodes, in seconds.
         place_kept: Seconds for which nodes keep a place in the queue.
+        parse: Reads the replies to an ask, see `quorum.ReplyParser`.
         policy: How the acquire waits.
         expects_others: True if the acquire may wait, and the client's latest one of that lock met others.
         decide: Replaces the plain count of votes, see `Tally`.
@@ -114,6 +110,7 @@ class Claim:
 
     decide: Callable[[Tally], Verdict] | None = None
     needs_new_claim = False
+    parse: ReplyParser = staticmethod(read_answer)
     _hold_class = HoldState
     policy: QueuePolicy
     expects_others: bool
@@ -153,10 +150,9 @@ class Claim:
 
         Infinite if it asks again in any case, because the hold needs more than the claim. That ask finds its claims.
         """
-        request = self.request
-        if request.renewed and self.lease < _SHORTEST_HANDED:
-            return math.inf
-        return _LEFT_TO_RENEW if request.renewed else LEFT_TO_USE
+        if self.request.lease is not None:
+            return LEFT_TO_USE
+        return _LEFT_TO_RENEW if self.lease >= _SHORTEST_HANDED else math.inf
 
     def begin(self) -> None:
         """Begin another try after a sleep: forget the findings of the previous one."""
@@ -172,14 +168,6 @@ class Claim:
     def _memory(self) -> Arg:
         """The guard as an argument of scripts; 0 if there is none."""
         return self.session.processes.guard(milliseconds(self.guard)) if self.guard else 0
-
-    @property
-    def parse(self) -> ReplyParser:
-        """Reads the replies to the latest ask, see `quorum.ReplyParser`.
-
-        A hold keeps it with its votes. So it must not refer to the hold: only the cycle collector would free both.
-        """
-        return read_answer
 
     # After a round.
 
@@ -261,7 +249,7 @@ class Claim:
         It is believed between two instants; nodes in `may_keep` may keep it.
         """
         request, renew_at = self.request, math.inf
-        if renewed := request.renewed:
+        if renewed := request.lease is None:
             # Nodes keep a hand-over that the watchdog is to lengthen only for as long as the place. Rounded, so that
             # ten thousand grants don't wake the watchdog ten thousand times.
             unit = min(self.round_timeout, LOOK)

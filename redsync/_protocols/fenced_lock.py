@@ -91,6 +91,8 @@ class Fence:
 class FencedClaim(Claim):
     """A whole lock whose grants carry tokens: a round counts once a quorum stands at its token."""
 
+    parse: ReplyParser = staticmethod(_read_token)
+
     def __init__(self, session: Session, request: AcquireRequest, fence: Fence) -> None:
         super().__init__(session, request)
         self._fence = fence
@@ -109,10 +111,6 @@ class FencedClaim(Claim):
         command, keys = super().ask(claim, place), self.request.keys
         tokens = keys.foreign_token, keys.token
         return Command(command.script, (*command.keys, *tokens), (*command.args, self._fence.latest))
-
-    @property
-    def parse(self) -> ReplyParser:
-        return _read_token
 
     def is_confirmed(self, tally: Tally) -> bool:
         tokens = tally.grants

@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple
 from redsync._core.effects import Broadcast, Steps, Tell, Wait, broadcast, tell, wait
 from redsync._core.holds import HoldState
 from redsync._core.permits import Limit, PermitState, SlotGrant, read_slots, write_slots
-from redsync._core.quorum import Choice, ReplyParser, Tally, Verdict
+from redsync._core.quorum import Choice, Tally, Verdict
 from redsync._core.scripts import Arg, Command, Script
 from redsync._core.session import Session
 from redsync._core.timing import milliseconds
@@ -145,6 +145,7 @@ class SlotClaim(Claim):
     def __init__(self, session: Session, request: AcquireRequest, limit: Limit) -> None:
         """Begin to claim; `limit`: the client's view of the semaphore's limit, which the claim keeps up to date."""
         super().__init__(session, request)
+        self.parse = partial(read_of_slots, wanted=request.holds)
         self._limit = limit
 
     def begin(self) -> None:
@@ -174,10 +175,6 @@ class SlotClaim(Claim):
         self._version, self._permits = limit.version, limit.permits
         words: tuple[Arg, ...] = self._version, self._permits, write_slots(self._exact), self._start, *limit.window
         return super().ask(claim, (*(place or NO_PLACE), *words))
-
-    @property
-    def parse(self) -> ReplyParser:
-        return partial(read_of_slots, wanted=self.request.holds)
 
     # After a round.
 
@@ -298,7 +295,7 @@ class SlotClaim(Claim):
             self._hear(won)
         state.for_with = self.request.for_with
         state.grant(self.best(won)[0], self._limit)
-        if not self.request.renewed:
+        if self.request.lease is not None:
             # Once, for the rest of its lease: nodes that granted other slots, or will, would keep them for the lease.
             state.renew_at = (state.since // LOOK + 2) * LOOK
 
