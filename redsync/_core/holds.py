@@ -46,6 +46,7 @@ from weakref import ReferenceType
 
 from redsync._core.keys import HoldKey, LockKeys, wake_channel
 from redsync._core.scripts import ClaimKind, Command
+from redsync.exceptions import ClientClosedError
 
 __all__ = ["MOST", "HoldState", "HoldTable", "Owner", "soon"]
 
@@ -222,6 +223,7 @@ class HoldTable:
 
     Attributes:
         orphans: Owners that have ended, with or without holds; filled by `orphan`, emptied by the watchdog.
+        closed: True once nothing may be held any more: a closing client is releasing all holds.
     """
 
     def __init__(self, alarm: Callable[[], None]) -> None:
@@ -231,6 +233,7 @@ class HoldTable:
         self._renew_from = self._ends_from = math.inf
         self._alarm = alarm
         self.orphans: deque[Owner] = deque()
+        self.closed = False
 
     def __len__(self) -> int:
         return len(self._holds)
@@ -243,7 +246,13 @@ class HoldTable:
         return list(islice(self._holds, most))
 
     def add(self, state: HoldState) -> None:
-        """Add a new hold."""
+        """Add a new hold.
+
+        Raises:
+            ClientClosedError: The client is closing.
+        """
+        if self.closed:
+            raise ClientClosedError
         state.owner.holds[state.keys.hold] = state
         self._holds[state] = None
         self.watch(state)

@@ -262,6 +262,7 @@ class AioLife(AnyLife):
         """Release everything, and end; a cancellation meanwhile only ends the waits for callers and nodes."""
         runner = self.runner
         runner.closed, self.ready = True, False
+        self.session.holds.closed = True
         self.begun.set()
         maintenance.own.end_sleeps()
         if self.active:

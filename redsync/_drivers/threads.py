@@ -53,9 +53,6 @@ log = logging.getLogger("redsync")
 _MOMENT = 0.0002
 """Seconds until a thread looks again whether another has ended its step: a step takes some tens of microseconds."""
 
-_CLOSE_TIMEOUT = 2.0
-"""Seconds that a closing client waits for threads to end their calls, besides those for nodes."""
-
 _LONGEST_SLEEP: Final = 1.0
 """Seconds after which a sleeper looks at the clock, which continues while the machine is suspended."""
 
@@ -607,19 +604,20 @@ class ThreadRunner(AnyRunner[Life]):
             maintenance.join(life.left if threading.get_ident() in list(life.active.values()) else None)
 
     def leave(self, life: Life, maintenance: Maintenance) -> None:
-        """Wake waiters, release all holds, and wait briefly for calls that still run; the maintenance runs this."""
+        """Wake waiters, release all holds, and wait for calls that still run; the maintenance runs this.
+
+        A handler may have interrupted one for long. It then gives up what it asked for, which ends with its lease.
+        """
         if life.maintenance is not maintenance:
             return  # Its start was interrupted, so no call has used it.
-        self.closed = True
+        self.closed = life.session.holds.closed = True
         try:
             life.end_sleeps()
             self._drive_own(self.shutdown(life.session, self.clock()), life, maintenance)
             life.left.set()
-            deadline = self.clock() + _CLOSE_TIMEOUT + self.timing.node_timeout
+            deadline = self.clock() + self.timing.node_timeout + self.timing.lease
             while life.active and (now := self.clock()) < deadline:
-                maintenance.serve(now + 0.001)
-            if life.session.holds:
-                self._drive_own(self.shutdown(life.session, self.clock()), life, maintenance)
+                maintenance.serve(now + 0.005)
         finally:
             life.left.set()
             life.events.close()

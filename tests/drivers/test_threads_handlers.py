@@ -313,6 +313,28 @@ def test_call_whose_client_a_handler_closed_still_gives_up_what_it_asked_for(cli
     eventually(lambda: not held(raw))
 
 
+@pytest.mark.parametrize("error", [SystemExit, None])
+def test_call_whose_client_a_handler_closed_gives_up_what_it_asked_for_however_long_the_handler_works(
+    client, raw, monkeypatch, eventually, error
+):
+    connect_set(client)
+    wait = LinkSet.wait
+
+    def close(link_set, *rest):
+        monkeypatch.undo()
+        client.close()
+        client.runner.life.maintenance._thread.join(4.0)
+        if error:
+            raise error
+        return wait(link_set, *rest)
+
+    monkeypatch.setattr(LinkSet, "wait", close)
+    with pytest.raises(error or ClientClosedError):
+        client.get_lock("x").acquire()
+    eventually(lambda: not held(raw))
+    eventually(lambda: not client.runner.life.maintenance._thread.is_alive())
+
+
 PROGRAM = """
 import signal, sys
 from redsync import Client
