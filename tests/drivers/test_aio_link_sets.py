@@ -120,6 +120,22 @@ async def test_node_that_does_not_read_is_disconnected(nodes, append, loop):
         nodes.resume(0)
 
 
+@over_both
+@in_loop
+async def test_node_never_gets_what_it_had_not_received_over_a_discarded_link(nodes, append, raw, links):
+    """Else the kernel would keep sending: this command is more than a node that does not read can receive."""
+    async with Rig(nodes.urls, links) as rig:
+        await rig.connect(0)
+        nodes.pause(0)
+        rig.tell(append, b"x" * 1_000_000)
+        await turns(3)
+        rig.set.discard(rig.links[0], "the test")
+        await turns(3)
+        nodes.resume(0)
+        await until(lambda: not raw[0].client_list(_type="pubsub"))
+    assert not raw[0].llen("list")
+
+
 @in_loop
 async def test_request_of_a_finalizer_in_the_middle_of_another_goes_out_once_and_after_it(
     nodes, append, raw, monkeypatch
