@@ -143,7 +143,7 @@ class QueuePolicy(ABC):
 
     def suspend(self) -> bool:
         """Ask for no place and renew none until the next `learn`: too few nodes answer. Return whether to leave."""
-        return False
+        return not self.taken  # With no place to keep, its rollback hands over to the next waiter.
 
     def leave(self) -> None:
         """Record that the waiter has left its place on the nodes."""
@@ -200,7 +200,7 @@ class FifoByNumber(QueuePolicy):
 
     def suspend(self) -> bool:
         self._suspended = True
-        return False
+        return super().suspend()
 
     def learn(self, tally: Tally) -> bool:
         suspended, self._suspended = self._suspended, False
