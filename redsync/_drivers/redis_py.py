@@ -9,6 +9,8 @@ It uses these parts that redis-py does not document:
 * `connection_pool.connection_kwargs`, `connection_class`: the caller's settings; there is no other way to read them.
 * `_sock`, `_reader` and `_writer` of a connection: after the handshake the driver takes over the socket. A connection
   of redis-py answers one command at a time, and waits for each.
+* `_parser` of a connection for threads: it refers to itself until it gets another handler, so the garbage collector
+  would call its `__del__` in any thread. There Python drops the exception of a signal's handler, such as `sys.exit()`.
 * `_connection_arguments`, asyncio's: how a connection is opened. Without `happy_eyeballs_delay` asyncio tries the
   addresses of a name one after the other, and redis-py gives all of them one timeout, so behind an address that
   swallows packets it finds none.
@@ -90,7 +92,13 @@ def new_connection(pool: Any, timeout: float, **settings: Any) -> Any:
     # Send no CLIENT SETINFO: ACL users may lack the permission, and servers before 7.2 don't know the command, so there
     # it can't be granted. Set attributes, because the argument's name differs between versions of redis-py.
     connection.driver_info = connection.lib_name = connection.lib_version = None
+    if isinstance(connection, redis.connection.AbstractConnection):
+        connection._parser.set_pubsub_push_handler(_return_push)
     return connection
+
+
+def _return_push(push: object) -> object:
+    return push
 
 
 class Settings(NamedTuple):

@@ -256,17 +256,17 @@ class Claim:
             renew_at = min((since // unit + 2) * unit, (since + valid_until) / 2)
         ends_at = math.inf if request.max_hold is None else since + request.max_hold
         state = self._hold_class(
-            request.name,
-            request.kind,
-            request.keys,
-            request.owner,
-            claim,
-            request.holds,
-            self.lease,
-            min(valid_until, ends_at),
-            renew_at,
-            ends_at,
-            may_keep,
+            name=request.name,
+            kind=request.kind,
+            keys=request.keys,
+            owner=request.owner,
+            claim=claim,
+            count=request.holds,
+            lease=self.lease,
+            valid_until=min(valid_until, ends_at),
+            renew_at=renew_at,
+            ends_at=ends_at,
+            may_keep=may_keep,
             since=since,
             renewed=renewed,
         )

@@ -1,6 +1,7 @@
 """The parts of redis-py that the drivers use: options, and the addresses of a server's name."""
 
 import asyncio
+import gc
 import socket
 import ssl
 from contextlib import ExitStack, suppress
@@ -138,3 +139,20 @@ def test_callers_options_are_kept_except_what_hurts_a_quorum_client():
     assert (connection.socket_timeout, connection.socket_connect_timeout) == (0.5, 0.5)
     assert connection.health_check_interval == 0
     assert (connection.lib_name, connection.lib_version) == (None, None)
+
+
+def test_connections_leave_no_parser_to_the_garbage_collector(nodes, eventually):
+    # Python drops what a signal's handler raises in `__del__`.
+    def parsers():
+        return [each for each in gc.get_objects() if type(each) is parser]
+
+    parser = type(redis.Connection()._parser)
+    gc.collect()
+    before = len(parsers())
+    gc.disable()
+    try:
+        with nodes.client() as client, client.get_lock("x"):
+            pass
+        eventually(lambda: len(parsers()) <= before)
+    finally:
+        gc.enable()
