@@ -127,6 +127,9 @@ class _Kill(Request):
         self.data = pack("CLIENT", "KILL", "ID", str(connection_id[1]))
         self._node, self._connection_id = node, connection_id
 
+    def concerns(self, release: Request) -> bool:  # noqa: ARG002  (the connection may have brought anything)
+        return True
+
     def fail(self, index: int, reason: str) -> None:  # noqa: ARG002  (a vote has them)
         self._node.former.add(self._connection_id)
 

@@ -15,9 +15,10 @@ back.
 
 **Order across sets.** A link has an order, and two links have none between them. If an owner asks over one set and
 releases over another, a node that has not answered the ask yet may execute it behind the release, and would keep a
-claim that has ended. So such a node gets the release again, as a pending one (`keep_behind`). A pending release waits
-until the node has answered, over every set, the commands that it must follow. If the client is closed before that, the
-claim stays there until its lease ends. Exclusion does not depend on it: each claim has a number.
+claim that has ended. So such a node gets the release again, as a pending one (`keep_behind`); so does one that has yet
+to end a former connection, over which an ask may still come. A pending release waits until the node has answered, over
+every set, the commands that it must follow. If the client is closed before that, the claim stays there until its lease
+ends. Exclusion does not depend on it: each claim has a number.
 
 A node that runs a slow script (BUSY) or loads its data refuses releases too. It gets them again after a pause; a
 connection to it that has just been made ends the pause.
@@ -164,14 +165,18 @@ def keep_behind(request: Request, link_set: AnyLinkSet, shared: Shared, own: Any
     may take a place in the queue, which belongs to the owner.
     """
     owner = request.effect.owner
+    # A node may yet execute what came over a former connection, until it has ended that.
+    behind = {node.index for node in shared.nodes if node.former}
     for other in (*shared.releases.others(), own):
         for link in () if other is link_set else list(other.links):
             # Not a tuple: while it makes one, Python 3.11 may collect garbage, and another thread use its set.
             for before in () if link is None else list(link.pending):
                 # Most are other owners'. Only the maintenance sends for several at once.
                 if (before.effect.owner is owner or other is own) and before.concerns(request):
-                    again = Request(request.effect, None)
-                    again.number = shared.next_number()  # Not that of the sent one, whose answer does not resolve it.
-                    shared.releases.add(link.index, (again,))
-                    shared.wake()
+                    behind.add(link.index)
                     break
+    for index in behind:
+        again = Request(request.effect, None)
+        again.number = shared.next_number()  # Not that of the sent one, whose answer does not resolve it.
+        shared.releases.add(index, (again,))
+        shared.wake()

@@ -208,6 +208,25 @@ def test_release_waits_for_all_sets_that_its_owner_has_used(desk, sets, own):
     assert desk.releases.due(1, desk.now) == []
 
 
+def test_release_goes_out_again_behind_the_end_of_a_connection_that_may_still_bring_the_ask(desk, own):
+    """The connection was given up, but a proxy may have the ask."""
+    first, (second, _) = desk.make_set(), desk.connected()
+    ours = desk.install(own, 1)
+    desk.install(first, 1, ("process", 6))
+    desk.ask(first, b"claim")
+    first.discard(first.links[1], "no answer for 8.0 s")
+    keep_behind(release(desk), second, desk, own)
+    assert (1, b"claim") in kept(desk)
+    own.deliver(desk.nodes[1], desk.now)
+    assert ours.last_words() == [b"6", b"claim"]
+    keep_behind(release(desk, b"later"), second, desk, own)
+    assert (1, b"later") in kept(desk), "the node has yet to execute that"
+    ours.say(b":1\r\n", YES)
+    own.read(0.0)
+    keep_behind(release(desk, b"last"), second, desk, own)
+    assert (1, b"last") not in kept(desk)
+
+
 def test_release_is_kept_behind_a_renewal_of_many_claims_over_the_maintenances_set(desk, sets):
     """It was decided early, and creates claims that nodes have forgotten."""
     (own, second, third), fars = sets
