@@ -117,6 +117,10 @@ class SlotQueue(FifoByNumber):
         self.taken = self.taken or not self._suspended
         return self.words
 
+    def suspend(self) -> bool:
+        super().suspend()
+        return False  # Any rollback wakes the next waiter. One that leaves ends a later place, if it is late.
+
 
 class WindowQueue(SlotQueue):
     """A place in the queue for the permits of a rate limiter. These only run out, and nodes tell each waiter when."""

@@ -162,3 +162,21 @@ def test_waiter_keeps_its_turn_although_one_of_its_rounds_finds_no_quorum(world,
     while waiter.effect is not None:
         waiter.step()
     assert waiter.state is not None
+
+
+def test_late_rollback_of_a_try_without_a_place_leaves_a_later_place(world):
+    """Over another set of links than the ask for the place."""
+    waiter = Program(world, reach=(0,))
+    waiter.ask(1000.0, n=2)
+    waiter.step()
+    undo, waiter.reach = waiter.effect, ()
+    waiter.step()
+    Program(world).acquire(0.0)
+    waiter.reach = (0, 1, 2)
+    waiter.step()
+    waiter.sleep()
+    world.fate = lambda *_: "ok"
+    world.perform(undo)
+    kept = [store.peek(conftest.SLOT_KEYS.places) is not None for store in world.stores]
+    waiter.give_up()
+    assert kept == [True] * 3
