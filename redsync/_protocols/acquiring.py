@@ -147,7 +147,7 @@ def _compete(  # noqa: PLR0912, PLR0915  (each is one of the decisions above)
             undo = may_have_granted or (leave and policy.taken)
             if claim.needs_new_claim if again else undo:
                 # Even a node that refused may have handed over since.
-                nodes = may_keep if leave else asked
+                nodes = may_keep if leave and policy.taken else asked
                 may_keep |= yield from _roll_back(claim, claim_id, nodes, leave=leave)
                 # Only now: if an interruption struck before the send, everything must still be rolled back.
                 claim_id, asked, may_have_granted = request.owner.claim(next(session.claims), request.kind.mode), 0, 0

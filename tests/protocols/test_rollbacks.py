@@ -2,6 +2,7 @@
 
 import pytest
 
+from redsync._protocols.queue_policies import FifoByArrival, FifoByTicket
 from redsync.exceptions import QuorumError
 from tests.support.toy_replies import NEW, WRONG_TYPE, A, B, busy, held, without_quorum, won
 
@@ -78,6 +79,19 @@ def test_rollback_is_also_pending_for_nodes_that_did_not_answer(toy):
     with pytest.raises(QuorumError):
         toy.acquire(("ask lock_acquire", answers), "tell lock_release", timeout=0.0)
     assert toy.told[0].deliver_to == 0b01111
+
+
+@pytest.mark.parametrize("queue", [FifoByArrival, FifoByTicket])
+def test_rollback_without_a_place_is_pending_only_for_nodes_that_got_the_claim(toy, queue):
+    """Else each try in an outage would leave another release for each node that is down."""
+    ask, tries = f"ask lock_acquire{' for a place' * (queue is FifoByTicket)}", [0b11111, 0b00001, 0b00001]
+    undone = [
+        step
+        for sent in tries
+        for step in ((ask, toy.answers(NEW, *["down"] * 4, sent=sent)), "tell lock_release", ("wait", toy.slept()))
+    ]
+    toy.acquire(*undone, (ask, won(toy)), queue=queue)
+    assert [told.deliver_to for told in toy.told] == tries
 
 
 # Interruptions.
