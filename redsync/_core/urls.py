@@ -46,7 +46,15 @@ class NodeUrlError(ValueError):
 
 
 def for_redis_py(url: str) -> str:
-    """Return a URL with the scheme that redis-py knows: `redis`, where it is `valkey`."""
+    """Return a URL with the scheme that redis-py knows: `redis`, where it is `valkey`.
+
+    Raises:
+        NodeUrlError: It is not UTF-8: redis-py would read U+FFFD.
+    """
+    try:
+        unquote(url, errors="strict").encode()
+    except UnicodeError:
+        raise NodeUrlError("has a URL that is not UTF-8") from None
     return re.sub("^valkey(?=s?[:+])", "redis", url)
 
 
@@ -57,12 +65,9 @@ def check_url(url: str) -> None:
         NodeUrlError: It does not, or it is not a URL.
     """
     try:
-        unquote(url, errors="strict").encode()  # where it is not UTF-8, redis-py would read U+FFFD
         parts = urlsplit(url)
         if parts.scheme not in ("redis", "rediss", "unix") or parts.port == 0 or not _may_exist(parts.hostname or ""):
             raise ValueError
-    except UnicodeError:
-        raise NodeUrlError("has a URL that is not UTF-8") from None
     except ValueError:
         raise NodeUrlError(f"is not a valid URL; expected {_LIKE}, and {_QUOTED}") from None
     if "#" in url:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from redsync._core.urls import NodeUrlError, ServersUrl, check_url, require_different
+from redsync._core.urls import NodeUrlError, ServersUrl, check_url, for_redis_py, require_different
 
 SECRET = "Wc903z"
 
@@ -42,6 +42,8 @@ def test_url_that_redis_py_reads_as_meant_is_accepted(url):
         ("redis://:6379/0", "without a host"),
         ("unix:///run/r%FF.sock", "is not UTF-8"),
         ("unix:///run/r\udcff.sock", "is not UTF-8"),
+        ("redis+sentinel://:p@10.0.0.1/m%FF", "is not UTF-8"),
+        ("redis+cluster://:\udcff@10.0.0.1?nodes=3", "is not UTF-8"),
         ("unix://run/redis.sock", "without the path of a socket"),
         ("unix:redis.sock", "without the path of a socket"),
         (f"redis://:{SECRET}#@10.0.0.1:6379/0", "is not a valid URL"),
@@ -54,7 +56,7 @@ def test_url_that_redis_py_reads_as_meant_is_accepted(url):
 )
 def test_url_that_would_lead_elsewhere_is_refused_without_showing_it(url, what):
     with pytest.raises(NodeUrlError) as caught:
-        check_url(url)
+        check_url(for_redis_py(url))
     assert what in str(caught.value)
     assert SECRET not in str(caught.value)
 
