@@ -8,6 +8,7 @@ from contextlib import ExitStack, suppress
 
 import pytest
 import redis.asyncio
+from redis._parsers import _RESP2Parser
 from redis.exceptions import AuthenticationError, RedisError
 
 from redsync._drivers.handshake_connections import open_connection
@@ -139,6 +140,14 @@ def test_callers_options_are_kept_except_what_hurts_a_quorum_client():
     assert (connection.socket_timeout, connection.socket_connect_timeout) == (0.5, 0.5)
     assert connection.health_check_interval == 0
     assert (connection.lib_name, connection.lib_version) == (None, None)
+
+
+def test_connection_of_the_callers_class_may_have_a_parser_in_python():
+    class Plain(redis.Connection):
+        def __init__(self, **options):
+            super().__init__(parser_class=_RESP2Parser, **options)
+
+    assert isinstance(new_connection(redis.ConnectionPool(Plain), 0.5)._parser, _RESP2Parser)
 
 
 def test_connections_leave_no_parser_to_the_garbage_collector(nodes, eventually):
