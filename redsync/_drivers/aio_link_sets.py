@@ -195,7 +195,7 @@ class AioLinkSet(AnyLinkSet):
         A round that ends at the instant has read everything that came by then.
         """
         is_round = isinstance(waitable, Request)
-        if not waitable.done and (is_round or not self.closing) and self._clock() < until:
+        if not waitable.done and (is_round or not self.closing) and (now := self._clock()) < until:
             future = self._loop.create_future()
             try:
                 waitable.waker = partial(_end, future)
@@ -204,6 +204,8 @@ class AioLinkSet(AnyLinkSet):
                     self._rounds.add(waitable)
                 if until < self._alarm_at:
                     self._set_alarm(until)
+                elif self._alarm_at <= now:  # It is late: an exception struck, or the machine was suspended.
+                    self._end_due()
                 await future
             finally:
                 waitable.waker = None
@@ -214,15 +216,14 @@ class AioLinkSet(AnyLinkSet):
 
     def _set_alarm(self, at: float) -> None:
         """Let the loop look at an instant for sleeps that are over; inf: never."""
-        if self._alarm is not None:
-            self._alarm.cancel()
-        self._alarm = None if at == math.inf else self._loop.call_later(at - self._clock(), self._end_due)
-        self._alarm_at = at
+        alarm = None if at == math.inf else self._loop.call_later(at - self._clock(), self._end_due)
+        before, self._alarm, self._alarm_at = self._alarm, alarm, at
+        if before is not None:
+            before.cancel()  # Last: if an exception strikes above, sleeps still end in time.
 
     def _end_due(self) -> None:
         """End the sleeps that are over, and set the alarm for the others."""
         now, earliest = self._clock(), math.inf
-        self._alarm_at = earliest  # At once: if an exception strikes below, the next sleep sets it.
         # Not a list of items: while it makes one, Python 3.11 may collect a sleeper that was dropped.
         for waitable in list(self._asleep):
             future, until = self._asleep.get(waitable, (None, math.inf))

@@ -291,6 +291,31 @@ async def test_sleep_whose_end_was_interrupted_ends_when_the_maintenance_looks(n
 
 
 @in_loop
+async def test_exception_that_strikes_as_a_sleep_begins_delays_no_other(nodes, monkeypatch):
+    def interrupted(*_):
+        monkeypatch.undo()
+        raise Struck
+
+    async with Rig(nodes.urls) as rig:
+        sleep = asyncio.create_task(rig.set.sleep(Waitable(), clock() + 0.1))
+        await turns(1)
+        monkeypatch.setattr(asyncio.get_running_loop(), "call_later", interrupted)
+        with pytest.raises(Struck):
+            await rig.set.sleep(Waitable(), clock() + 0.02)
+        await asyncio.wait_for(sleep, PATIENCE)
+
+
+@in_loop
+async def test_sleep_that_begins_after_a_suspension_is_not_late_and_ends_those_that_are(nodes, monkeypatch):
+    async with Rig(nodes.urls) as rig:
+        sleep = asyncio.create_task(rig.set.sleep(Waitable(), clock() + ENDLESS))
+        await turns(1)
+        monkeypatch.setattr(rig.set, "_clock", lambda: clock() + 2 * ENDLESS)
+        await asyncio.wait_for(rig.set.sleep(Waitable(), rig.set._clock() + 0.02), PATIENCE)
+        await asyncio.wait_for(sleep, PATIENCE)
+
+
+@in_loop
 async def test_sleep_ends_soon_after_a_suspension(nodes, monkeypatch):
     """Our clock runs on while the machine is suspended; the loop's timers do not."""
     async with Rig(nodes.urls) as rig:
