@@ -241,7 +241,8 @@ def test_partition_costs_the_expiry_and_late_releases_do_no_harm(
     for proxy in proxies:
         proxy.blackhole = False
     await_answers(partitioned, nodes, eventually)
-    assert [node.get(KEY) for node in raw] == before
+    # The last nodes may have got the claim only after a majority had granted it.
+    assert all(node.get(KEY) == claim for node, claim in zip(raw, before, strict=True) if claim is not None)
     mutex.extend()
 
 
