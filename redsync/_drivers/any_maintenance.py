@@ -436,7 +436,7 @@ class AnyMaintenance(ABC, Generic[SetT]):
         self.connect_timeout: Final = max(4 * life.node_timeout, 1.0)
         guard = life.session.timing.restart_guard
         # Votes of a node with replicas count for two thirds of the guard after a question.
-        self._ask_every: Final = min(_ASK_EVERY, guard / 3 or _ASK_EVERY)
+        self._ask_every: Final = max(min(_ASK_EVERY, guard / 3 or _ASK_EVERY), _SHORTEST_PAUSE)
         self._stopping = self._alarmed = False
         self._connecting: dict[int, Any] = {}  # by node
         self._registry: Final = NodeRegistry(life, own, TIMEOUTS * self.connect_timeout, self.wake)
