@@ -68,8 +68,8 @@ _TICK: Final = 1.0
 STRAGGLERS: Final = 0.05
 """Seconds that a new client waits for more nodes once a quorum is connected."""
 
-_ASK_EVERY: Final = 0.5
-"""The most seconds between two questions to a witness."""
+_MOST_OFTEN, _LEAST_OFTEN = 0.05, 0.5
+"""The fewest and the most seconds between two questions to a witness."""
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 """The shortest and longest pause between connects of a node, in seconds: one that is back counts again within 1 s."""
@@ -436,7 +436,7 @@ class AnyMaintenance(ABC, Generic[SetT]):
         self.connect_timeout: Final = max(4 * life.node_timeout, 1.0)
         guard = life.session.timing.restart_guard
         # Votes of a node with replicas count for two thirds of the guard after a question.
-        self._ask_every: Final = max(min(_ASK_EVERY, guard / 3 or _ASK_EVERY), _SHORTEST_PAUSE)
+        self._ask_every: Final = max(min(_LEAST_OFTEN, guard / 3 or _LEAST_OFTEN), _MOST_OFTEN)
         self._stopping = self._alarmed = False
         self._connecting: dict[int, Any] = {}  # by node
         self._registry: Final = NodeRegistry(life, own, TIMEOUTS * self.connect_timeout, self.wake)
