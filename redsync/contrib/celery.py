@@ -108,6 +108,8 @@ class OnceTask(Task):  # type: ignore[misc]  # Celery has no types
             return str(error)
         try:
             check_options(timeout=0.0, **cls.once_options)
+        except KeyError as error:  # Python 3.11's TypeError where an exception is being handled.
+            return f"once_options: got multiple values for {error}"
         except (TypeError, ValueError) as error:
             return f"once_options: {error}"
         if cls.once_busy == "skip" and cls.acks_late:

@@ -341,6 +341,17 @@ def test_bad_attribute_is_an_error_when_the_task_is_created(app, options, said):
         app.task(name="shop.bad", base=OnceTask, lazy=False, shared=False, **options)(bad)
 
 
+def test_timeout_among_the_options_is_an_error_in_a_handler_too(app):
+    def bad(number):
+        raise AssertionError("never called")
+
+    try:
+        raise RuntimeError("an application's")
+    except RuntimeError:
+        with pytest.raises(ImproperlyConfigured, match=r"once_options: .*multiple values for .*'timeout'"):
+            app.task(name="shop.bad", base=OnceTask, lazy=False, shared=False, once_options={"timeout": 5})(bad)
+
+
 def test_bad_setting_ends_a_worker_at_its_start(tmp_path, monkeypatch):
     monkeypatch.delenv("REDSYNC_URLS", raising=False)
     (tmp_path / "tasks.py").write_text(TASKS)

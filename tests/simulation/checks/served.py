@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from redsync._core.memory import FIRST_USE
+from redsync._drivers.handshake_connections import TIMEOUTS
 from redsync.testing.simulator.machines import Machine
 from redsync.testing.simulator.trace_events import Decided, Did, Faulted, Sent
 from tests.simulation.checks.base import OwnChecker, Trial
@@ -35,7 +37,8 @@ class Liveness(OwnChecker):
       a connection silent, 10 s by the slowest clock are added, after which the client abandons it;
     * a waiter asks again while its place is kept, see `_poll`: no waiter relies on its wake-up;
     * where programs report what they do (`Machine.tell` with "asks", its `name` and `timeout`, and with the
-      outcome), the outcome comes at most `_OVER` after the timeout, or after `_ROUND` if that is 0;
+      outcome), the outcome comes at most `_OVER` after the timeout, or after `_ROUND` if that is 0. In a new client a
+      call without time also waits for the first connections;
     * an owner that asks for a fair lock, a permit or a success has a place in the queue within the same bound, unless
       it has what it asks for by then.
 
@@ -135,9 +138,15 @@ class Liveness(OwnChecker):
         about = did.about
         whose = did.machine.name, did.who
         if did.what == "asks" and about.get("timeout") is not None:
-            self._due[whose] = did.machine, did.machine.clock.now() + (float(about["timeout"]) or _ROUND)
+            longest = float(about["timeout"]) or _ROUND + self._first_use(did.machine)
+            self._due[whose] = did.machine, did.machine.clock.now() + longest
         else:
             self._due.pop(whose, None)
+
+    def _first_use(self, machine: Machine) -> float:
+        """Return for how many seconds the clients on a machine may yet wait for their first connections."""
+        new = [runner.timing.node_timeout for runner in self.runners(machine) if not runner.life.ready]
+        return max((TIMEOUTS * max(4 * each, 1.0) + FIRST_USE + each for each in new), default=0.0)
 
     def _look_at_waiters(self, fault_free: float) -> Iterator[str]:
         for (client, key, owner), (asked_at, _) in list(self._waiting.items()):
