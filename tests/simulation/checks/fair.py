@@ -71,6 +71,7 @@ class Queues:
     * the node loses its memory,
     * the node refuses to write while the attempt is rolled back.
 
+    A late ask need not get a place for as long as the node has one of a later claim of the owner, even an expired one.
     A renewed place stays the same object. One with another ticket is another place.
     """
 
@@ -78,6 +79,7 @@ class Queues:
         self._sim: Final = sim
         self._places: Final[dict[tuple[int, bytes], dict[bytes, Place]]] = {}
         self._names: Final[dict[bytes, bytes]] = {}
+        self._numbers: Final[dict[tuple[int, bytes, bytes], int]] = {}
 
     def places(self, node: int, key: bytes) -> list[Place]:
         """Return the places that a node must keep for a lock, without those that end at this very instant."""
@@ -130,9 +132,12 @@ class Queues:
         node = executed.node
         args: tuple[Any, ...] = executed.args
         (owner, number), (keep_ms, ticket, channel, _ask_id) = _parts(args[0]), args[4:]
-        if owner in kept and kept[owner].number > number:
+        whose = node, executed.keys[0], owner
+        has_no_place = isinstance(executed.reply, list) and len(executed.reply) == _WITHOUT_PLACE
+        if (owner in kept and kept[owner].number > number) or (has_no_place and self._numbers.get(whose, 0) > number):
             # A late command of an earlier attempt.
             return
+        self._numbers[whose] = number
         place = kept.get(owner)
         if place is None or place.ticket != ticket:
             if place is not None:
@@ -157,6 +162,9 @@ class Queues:
 
 
 _NEW = 1
+
+_WITHOUT_PLACE = 3
+"""The number of elements in the answer to an asker that has no place."""
 
 
 class Turns(OwnChecker):
