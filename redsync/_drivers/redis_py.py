@@ -92,7 +92,8 @@ def new_connection(pool: Any, timeout: float, **settings: Any) -> Any:
     # Send no CLIENT SETINFO: ACL users may lack the permission, and servers before 7.2 don't know the command, so there
     # it can't be granted. Set attributes, because the argument's name differs between versions of redis-py.
     connection.driver_info = connection.lib_name = connection.lib_version = None
-    if hasattr(connection._parser, "set_pubsub_push_handler"):  # One in Python alone lacks it.
+    is_for_threads = isinstance(connection, redis.connection.AbstractConnection)
+    if is_for_threads and hasattr(connection._parser, "set_pubsub_push_handler"):  # One in Python alone lacks it.
         connection._parser.set_pubsub_push_handler(_return_push)
     return connection
 
